@@ -104,6 +104,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("refused_row_is_skipped", "the events behind one that the broker never takes are published without it"),
     ("claim_per_row", "two events of a key are published at once: FOR UPDATE SKIP LOCKED on rows"),
     ("queue_forgets_early", "the queue in SQLite forgets events after half of the window"),
+    ("gone_claim_is_held", "a relay keeps a bucket whose claim is gone, beside the relay that claims it next"),
     ("minted_event_ids", "each publication has an id of its own"),
     ("retention_below_window", "published rows are removed while the broker may still lose them"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::outbox::{MemoryOutbox, MemoryTransaction, Outbox, OutboxUpkeep, OutgoingEvent};
 use hapax_core::store::Memory;
-use hapax_core::{BoxError, EventId, Store};
+use hapax_core::{BoxError, EventId, Inspect, Store};
 use hapax_testkit::{ManualClock, OutboxBackend, OutboxCapability, OutboxSetup, OutboxWriter};
 
 pub(crate) fn backend() -> OutboxBackend {
@@ -40,6 +40,10 @@ impl OutboxSetup for MemorySetup {
 
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    fn records(&self) -> Arc<dyn Inspect> {
+        Arc::clone(&self.store) as Arc<dyn Inspect>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {

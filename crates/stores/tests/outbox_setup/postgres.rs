@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{BoxError, EventId, Store};
+use hapax_core::{BoxError, EventId, Inspect, Store};
 use hapax_stores::{Postgres, PostgresOutbox, PostgresTables};
 use hapax_testkit::servers::{PostgresSchema, PostgresServer};
 use hapax_testkit::{OutboxBackend, OutboxSetup, OutboxWriter, yield_now};
@@ -61,6 +61,10 @@ impl OutboxSetup for PostgresTablesSetup {
 
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    fn records(&self) -> Arc<dyn Inspect> {
+        Arc::clone(&self.store) as Arc<dyn Inspect>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {

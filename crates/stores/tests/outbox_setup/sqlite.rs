@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
-use hapax_core::{BoxError, EventId, Store};
+use hapax_core::{BoxError, EventId, Inspect, Store};
 use hapax_stores::{Sqlite, SqliteOutbox};
 use hapax_testkit::{OutboxBackend, OutboxCapability, OutboxSetup, OutboxWriter};
 use rusqlite::Connection;
@@ -53,6 +53,10 @@ impl OutboxSetup for SqliteOutboxFile {
 
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    fn records(&self) -> Arc<dyn Inspect> {
+        Arc::clone(&self.store) as Arc<dyn Inspect>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {

@@ -72,7 +72,8 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             set_aside_leaves_rows_of_keys_that_are_not_parked;
         publishing:
             relays_publish_every_event_in_the_order_of_its_key,
-            a_slow_transaction_keeps_the_order_of_its_key needs ConcurrentWriters;
+            a_slow_transaction_keeps_the_order_of_its_key needs ConcurrentWriters,
+            a_claim_whose_record_is_gone_is_lost;
         operators:
             a_resumed_key_comes_back_in_order,
             set_aside_leaves_rows_of_a_key_that_is_resumed,

@@ -1,8 +1,12 @@
 //! A database that is slow, locked or restored.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{EventRow, Outbox, OutboxUpkeep, RowState};
+use hapax_core::outbox::{BUCKETS, EventRow, Outbox, OutboxUpkeep, RowState};
+use hapax_core::relay::bucket_records;
+use hapax_core::store::{Memory, Swapped};
+use hapax_core::{Inspect, Store};
 use hapax_testkit::ProcessPart;
 
 use super::world::{LEASE, RelayWorld};
@@ -22,6 +26,39 @@ fn a_relay_goes_on_after_its_outbox_was_restored() {
     world.emit(Some(1), Duration::ZERO, true);
     world.time.run_for(30 * SECOND);
     assert_eq!(world.log.lock().arrived.len(), 31, "the cursor is behind ids that are drawn again");
+}
+
+/// Runs a task in the database's process.
+fn run<T: Send + 'static>(world: &RelayWorld, task: impl Future<Output = T> + Send + 'static) -> T {
+    let task = world.server.start(task);
+    world.time.run_until(SECOND, || task.output()).unwrap()
+}
+
+/// How many buckets a relay holds.
+async fn claimed_buckets(store: Arc<Memory>) -> usize {
+    let mut claimed = 0;
+    for rk in bucket_records().unwrap() {
+        claimed += usize::from(store.read(&rk).await.unwrap().is_running());
+    }
+    claimed
+}
+
+#[test]
+fn a_relay_claims_a_bucket_again_whose_claim_is_gone() {
+    let world = RelayWorld::new(1);
+    world.start_relay();
+    world.time.run_for(10 * SECOND);
+    let store = Arc::clone(&world.store);
+    assert_eq!(run(&world, claimed_buckets(Arc::clone(&store))), usize::from(BUCKETS));
+    let purged = Arc::clone(&store);
+    run(&world, async move {
+        for rk in bucket_records().unwrap() {
+            let seen = purged.read(&rk).await.unwrap();
+            assert_eq!(purged.purge(&rk, &seen).await.unwrap(), Swapped::Yes);
+        }
+    });
+    world.time.run_for(2 * LEASE);
+    assert_eq!(run(&world, claimed_buckets(store)), usize::from(BUCKETS), "another relay would find them free");
 }
 
 #[test]

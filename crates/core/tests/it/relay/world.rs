@@ -10,7 +10,7 @@ use hapax_core::outbox::{MemoryOutbox, OutgoingEvent, Published, RowId, RowState
 use hapax_core::relay::{Relay, RelaySettings};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Memory, MemorySettings};
-use hapax_core::{Error, ErrorKind, EventId, Millis, Result, Store};
+use hapax_core::{Error, ErrorKind, EventId, Millis, Result};
 use hapax_testkit::{Process, VirtualTime};
 use parking_lot::Mutex;
 
@@ -100,7 +100,7 @@ pub(super) struct RelayWorld {
     pub(super) time: VirtualTime,
     pub(super) server: Arc<Process>,
     pub(super) outbox: MemoryOutbox,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<Memory>,
     pub(super) faults: Arc<Mutex<OutboxFaults>>,
     pub(super) log: Arc<Mutex<SinkLog>>,
     /// The events of each ordering key that were committed, in their order.
@@ -152,7 +152,7 @@ impl RelayWorld {
         let sink = LogSink { name: "log".into(), runtime: Arc::clone(process), log, window };
         let (runtime, faults) = (Arc::clone(process), Arc::clone(&self.faults));
         let outbox = FaultyOutbox { outbox: self.outbox.clone(), runtime, faults };
-        Relay::builder(Arc::new(outbox.clone()), Arc::clone(&self.store), Arc::new(sink))
+        Relay::builder(Arc::new(outbox.clone()), Arc::clone(&self.store) as _, Arc::new(sink))
             .upkeep(Arc::new(outbox))
             .settings(settings)
             .runtime(Arc::clone(process) as _)

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{OutgoingEvent, Published, Sink, bucket_of};
-use hapax_core::relay::{Relay, RelaySettings};
+use hapax_core::relay::{Relay, RelaySettings, bucket_records, member_records};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::store::Finding;
-use hapax_core::{EventId, Millis, Result};
+use hapax_core::store::{Finding, Swapped};
+use hapax_core::{EventId, Millis, RecordKey, Result};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -101,6 +101,18 @@ async fn wait_for(sink: &ArrivalSink, count: usize) {
     }
 }
 
+/// Polls until a running relay holds all of these records.
+async fn wait_until_claimed(world: &OutboxWorld<'_>, records: &[RecordKey]) {
+    let (runtime, store) = (Tokio::current(), world.store());
+    let until = runtime.boottime_now() + Duration::from_secs(60);
+    for rk in records {
+        while !store.read(rk).await.expect("the store answers").is_running() {
+            assert!(runtime.boottime_now() < until, "no relay has claimed {rk:?} within a minute");
+            yield_now().await;
+        }
+    }
+}
+
 /// Two relays, one of which stops while events are written.
 pub(super) async fn relays_publish_every_event_in_the_order_of_its_key(world: &OutboxWorld<'_>) {
     let sink = ArrivalSink::new();
@@ -142,4 +154,28 @@ pub(super) async fn a_slow_transaction_keeps_the_order_of_its_key(world: &Outbox
     world.emit(&[event("fast", Some("a"))]).await;
     wait_for(&sink, 7).await;
     assert_eq!(sink.first_arrivals()[&Some("a".to_owned())], ["slow", "fast"]);
+}
+
+/// The records of the claims are removed while their relay runs, as by a restore. The next relay would find its buckets
+/// free, so this one must not go on as if it had them: it claims them again.
+pub(super) async fn a_claim_whose_record_is_gone_is_lost(world: &OutboxWorld<'_>) {
+    let sink = ArrivalSink::new();
+    let _relay = start(world, &sink);
+    let buckets = bucket_records().expect("the keys are valid");
+    let place = member_records().expect("the keys are valid")[0];
+    let claims: Vec<RecordKey> = buckets.into_iter().chain([place]).collect();
+    wait_until_claimed(world, &claims).await;
+    let (store, records) = (world.store(), world.records());
+    for rk in &claims {
+        loop {
+            let seen = store.read(rk).await.expect("the store answers");
+            // A renewal may come in between.
+            if records.purge(rk, &seen).await.expect("the store answers") == Swapped::Yes {
+                break;
+            }
+        }
+    }
+    wait_until_claimed(world, &claims).await;
+    world.emit(&[event("after", Some("a"))]).await;
+    wait_for(&sink, 1).await;
 }

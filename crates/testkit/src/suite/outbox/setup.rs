@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
-use hapax_core::{BoxError, EventId, Store};
+use hapax_core::{BoxError, EventId, Inspect, Store};
 
 /// An empty outbox. Its methods are called on one thread.
 #[async_trait(?Send)]
@@ -16,6 +16,9 @@ pub trait OutboxSetup {
 
     /// The records of the same database, in which relays claim their buckets.
     fn store(&self) -> Arc<dyn Store>;
+
+    /// The same records, as an operator sees and removes them.
+    fn records(&self) -> Arc<dyn Inspect>;
 
     /// Begins a transaction of a writer.
     async fn begin(&self) -> Box<dyn OutboxWriter>;

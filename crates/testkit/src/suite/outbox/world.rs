@@ -7,7 +7,7 @@ use hapax_core::outbox::{
     RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{EventId, Identity, Key, OperationId, Scope, Store, Timestamp};
+use hapax_core::{EventId, Identity, Inspect, Key, OperationId, Scope, Store, Timestamp};
 
 use super::setup::{OutboxSetup, OutboxWriter};
 use crate::yield_now;
@@ -29,6 +29,10 @@ impl<'s> OutboxWorld<'s> {
 
     pub(super) fn store(&self) -> Arc<dyn Store> {
         self.setup.store()
+    }
+
+    pub(super) fn records(&self) -> Arc<dyn Inspect> {
+        self.setup.records()
     }
 
     pub(super) async fn begin(&self) -> Box<dyn OutboxWriter> {
