@@ -236,42 +236,85 @@ async fn a_service_that_is_down_costs_no_message() {
     assert_eq!((api.count(), shop.dead().len()), (2, 0));
 }
 
-/// A service that refuses the message `refused`, and notes the others that it applied.
-async fn refusing_api() -> (SocketAddr, Arc<Mutex<Vec<Bytes>>>) {
-    let (listener, applied) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::<Mutex<Vec<Bytes>>>::default());
-    let (address, noted) = (listener.local_addr().unwrap(), Arc::clone(&applied));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let noted = Arc::clone(&noted);
-            let service = service_fn(move |request: Request<Incoming>| {
-                let noted = Arc::clone(&noted);
-                async move {
-                    let body = request.into_body().collect().await?.to_bytes();
-                    let is_refused = body == "refused";
-                    if !is_refused {
-                        noted.lock().unwrap().push(body);
+/// A service that refuses the message `refused` always and the message `first` twice. It notes each request.
+struct RefusingApi {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<(Bytes, StatusCode)>>>,
+}
+
+impl RefusingApi {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = Self { address: listener.local_addr().unwrap(), asked: Arc::default() };
+        let asked = Arc::clone(&api.asked);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let asked = Arc::clone(&asked);
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let asked = Arc::clone(&asked);
+                    async move {
+                        let body = request.into_body().collect().await?.to_bytes();
+                        let status = Self::answer(&mut asked.lock().unwrap(), body);
+                        Ok::<_, hyper::Error>(Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap())
                     }
-                    let status = if is_refused { StatusCode::NOT_FOUND } else { StatusCode::OK };
-                    Ok::<_, hyper::Error>(Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap())
-                }
-            });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    (address, applied)
+                });
+                let connection = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        api
+    }
+
+    fn answer(asked: &mut Vec<(Bytes, StatusCode)>, body: Bytes) -> StatusCode {
+        let before = asked.iter().filter(|(other, _)| *other == body).count();
+        let is_refused = body == "refused" || (body == "first" && before < 2);
+        let status = if is_refused { StatusCode::NOT_FOUND } else { StatusCode::OK };
+        asked.push((body, status));
+        status
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/transfers", self.address)
+    }
+
+    fn asked(&self) -> Vec<(Bytes, StatusCode)> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn applied(&self) -> usize {
+        self.asked().iter().filter(|(_, status)| *status == StatusCode::OK).count()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_behind_more_refused_ones_than_slots_reach_the_service() {
-    let (shop, (address, applied)) = (Shop::new(), refusing_api().await);
+    let (shop, api) = (Shop::new(), RefusingApi::start().await);
     let refused = (0..24).map(|n| message(&format!("refused-{n}"), "refused"));
     let messages: Vec<Message> = refused.chain([message("order-1", "five"), message("order-2", "six")]).collect();
     shop.enqueue(&messages);
-    let worker = shop.worker(&format!("http://{address}/transfers"), &["--concurrency", "4"]);
-    until("the others are applied", async || applied.lock().unwrap().len() == 2).await;
+    let worker = shop.worker(&api.url(), &["--concurrency", "4"]);
+    until("the others are applied", async || api.applied() == 2).await;
     let ended = worker.terminate();
     let logs = String::from_utf8_lossy(&ended.stderr);
     assert!(logs.contains("has refused 20 messages in a row, the last one with 404"), "{logs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_waits_for_the_one_before_it_in_its_batch_that_was_not_applied() {
+    // A message that was refused waits alone. Behind many others it lets the worker pause.
+    for others in [0, 24] {
+        let (shop, api) = (Shop::new(), RefusingApi::start().await);
+        let refused: Vec<Message> = (0..others).map(|n| message(&format!("refused-{n}"), "refused")).collect();
+        shop.enqueue(&refused);
+        let worker = shop.worker(&api.url(), &["--batch", "32"]);
+        until("the others are refused", async || api.asked().len() >= others).await;
+        let of_one_key = |key: &str, payload| Message { ordering_key: Some("acme".into()), ..message(key, payload) };
+        shop.enqueue(&[of_one_key("order-1", "first"), of_one_key("order-2", "second")]);
+        until("both are applied", async || api.applied() == 2).await;
+        drop(worker);
+        let bodies = api.asked().into_iter().map(|(body, _)| body).filter(|body| *body != "refused");
+        assert_eq!(bodies.collect::<Vec<_>>(), ["first", "first", "first", "second"], "behind {others} others");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
