@@ -106,6 +106,8 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("queue_forgets_early", "the queue in SQLite forgets events after half of the window"),
     ("gone_claim_is_held", "a relay keeps a bucket whose claim is gone, beside the relay that claims it next"),
     ("minted_event_ids", "each publication has an id of its own"),
+    ("republished_under_one_id", "a broker drops what is published again because it remembers what it has lost"),
+    ("late_mark_counts", "a mark counts although the broker may have lost its event since: a republication misses it"),
     ("retention_below_window", "published rows are removed while the broker may still lose them"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];

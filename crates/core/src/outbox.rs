@@ -32,8 +32,8 @@ use crate::store::Finding;
 pub(crate) use attributes::{is_reserved_header, percent_encoded, rfc3339};
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
-    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OPENING, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId,
-    RowState, bucket_of, republications,
+    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow, Rewinds, RowId,
+    RowState, bucket_of,
 };
 pub use sink::{Published, Sink};
 pub use template::TopicTemplate;
@@ -56,14 +56,15 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows>;
 
     /// Makes these rows published where they are open. A row in another state stays as it is, and so does one with
-    /// another event. It waits for no other transaction.
+    /// another event. It waits for no other transaction, except for a republication that is beginning.
     ///
-    /// `rewinds`: the [`OpenRows::rewinds`] of a read that ended before the rows were published. If a republication has
-    /// begun since, nothing is marked: an operator publishes rows again because the broker may have lost them.
+    /// `republications`: the number under which the events were published. If another republication has begun since,
+    /// nothing is marked: an operator publishes rows again because the broker may have lost them. None begins while a
+    /// mark that counts runs.
     ///
     /// # Errors
     /// As [`read`](Self::read), and `Unknown`.
-    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows>;
+    async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows>;
 
     /// Parks the key of a row that is open or set aside, and sets it aside. A key that is parked already keeps its
     /// first reason. Returns false if there is no such row, and the key is not parked because of it.

@@ -38,6 +38,7 @@ impl From<StoredEventColumns> for OutgoingEvent {
             headers: headers(&columns.headers),
             payload: columns.payload.into(),
             created_at: columns.created_at,
+            republications: 0,
         }
     }
 }

@@ -51,8 +51,8 @@ impl Outbox for TimedOutbox {
         self.inner.read(cursors, bytes).await
     }
 
-    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
-        let marked = self.inner.mark(rows, rewinds).await?;
+    async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {
+        let marked = self.inner.mark(rows, republications).await?;
         if marked.marked > 0 && self.left.fetch_sub(marked.marked, Ordering::SeqCst) == marked.marked {
             self.ended.get_or_init(Instant::now);
             self.end.notify_one();

@@ -98,7 +98,7 @@ impl SinkSetup for NatsSetup {
                 .collect();
             let text = |name| headers.all(name).next().map(|value| String::from_utf8_lossy(value).into_owned());
             ArrivedEvent {
-                id: text("nats-msg-id").unwrap(),
+                id: text("ce-id").unwrap(),
                 name: message.subject.to_string(),
                 ordering_key: text("ce-partitionkey").map(Bytes::from),
                 headers: headers.clone(),

@@ -1,7 +1,7 @@
 //! The outbox, for operators.
 
-use hapax::EventId;
 use hapax::outbox::{OutboxUpkeep, ParkedKey, RowId};
+use hapax::{EventId, Timestamp};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -47,26 +47,37 @@ pub(super) async fn act(outbox: &dyn OutboxUpkeep, action: &OutboxAction) -> Res
                 ApiError::new(StatusCode::CONFLICT, "stale", detail)
             })
         }
-        OutboxAction::Republish { since, until, after } => {
-            // An end, so that events which a relay publishes meanwhile are not opened again and again.
-            let until = match until {
-                Some(until) => *until,
-                None => within_deadline(outbox.now()).await?,
-            };
-            let published = *since..until;
-            if published.is_empty() {
-                return Err(ApiError::invalid("since must be before until, and before now"));
-            }
-            let (mut rows, mut last) = (0, Some(*after));
-            for _ in 0..STEPS {
-                let Some(behind) = last else { break };
-                let step = within_deadline(outbox.republish(&published, behind, STEP)).await?;
-                last = step.map(|step| step.last);
-                rows += step.map_or(0, |step| step.rows);
-            }
-            Ok(json!({ "rows": rows, "until": exact_time(until), "next": last.map(|row| row.0) }))
-        }
+        OutboxAction::Republish { since, until, after } => republish(outbox, *since, *until, *after).await,
     }
+}
+
+/// Opens rows that were published within this time. `next` is the row behind which the next call goes on.
+async fn republish(
+    outbox: &dyn OutboxUpkeep,
+    since: Timestamp,
+    until: Option<Timestamp>,
+    after: RowId,
+) -> Result<Value, ApiError> {
+    if until.is_none() && within_deadline(outbox.now()).await? <= since || until.is_some_and(|until| until <= since) {
+        return Err(ApiError::invalid("since must be before until, and before now"));
+    }
+    // Before the end is taken: a row whose mark counts is published before it, and each other one is published again.
+    if after == RowId(0) {
+        within_deadline(outbox.begin_republication()).await?;
+    }
+    // An end, so that events which a relay publishes meanwhile are not opened again and again.
+    let until = match until {
+        Some(until) => until,
+        None => within_deadline(outbox.now()).await?,
+    };
+    let (published, mut rows, mut last) = (since..until, 0, Some(after));
+    for _ in 0..STEPS {
+        let Some(behind) = last else { break };
+        let step = within_deadline(outbox.republish(&published, behind, STEP)).await?;
+        last = step.map(|step| step.last);
+        rows += step.map_or(0, |step| step.rows);
+    }
+    Ok(json!({ "rows": rows, "until": exact_time(until), "next": last.map(|row| row.0) }))
 }
 
 /// Opens rows of a key. `is_complete` is false if there are more: the key stays parked until the last one is open.

@@ -53,8 +53,9 @@ enum OutboxCommand {
     Drop(DropEventArgs),
     /// Publish events again that were published before, for instance after a broker lost them
     ///
-    /// They keep their ids, so that a consumer with a ledger or an inbox runs each of them once. They arrive behind
-    /// newer events of their keys. Rows that were removed after --retention of the relay cannot come back.
+    /// They keep their ids, so that a consumer with a ledger or an inbox runs each of them once. For the broker they
+    /// have other ones: it takes them also if it remembers what it has lost. They arrive behind newer events of their
+    /// keys. Rows that were removed after --retention of the relay cannot come back.
     ///
     /// Relays may run meanwhile. What they publish before this command begins, and mark later, is published again, too.
     Republish(RepublishArgs),

@@ -16,6 +16,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("every_event_arrives_although_one_of_two_relays_is_killed", "nats", one_of_two_is_killed),
         servers::test("events_are_published_again_after_the_broker_has_lost_them", "nats", lost_by_the_broker),
+        servers::test(
+            "events_are_published_again_within_the_window_of_a_stream_that_was_purged",
+            "nats",
+            lost_by_a_broker_that_remembers,
+        ),
         servers::test("a_relay_waits_for_a_broker_that_is_away", "nats", broker_away),
         #[cfg(feature = "kafka")]
         servers::test("every_event_reaches_kafka_in_the_order_of_its_key", "kafka", to_kafka),
@@ -124,6 +129,29 @@ async fn one_of_two_is_killed() {
         let all: Vec<i32> = (1..=600).filter(|number| number % 20 == key).collect();
         assert_eq!(arrived, all, "in order, and each once: the server recognizes a repetition");
     }
+}
+
+/// The stream is purged: it remembers the ids of what it has lost, for two minutes.
+async fn lost_by_a_broker_that_remembers() {
+    let shop = NatsShop::create().await;
+    let relay = shop.relay();
+    shop.emit(1..=40).await;
+    until("all rows are published", async || shop.published().await == 40).await;
+    let purge = format!("$JS.API.STREAM.PURGE.{}", shop.schema.name());
+    // Twice: the second republication is another one.
+    for _ in 0..2 {
+        let purged = shop.nats().request(&purge, "", "");
+        assert!(purged.contains("\"purged\":40"), "{purged}");
+        let republish = ["outbox", "republish", "--since", "1h", "--database", &shop.schema.url()];
+        let output = hapax().args(republish).output().unwrap();
+        assert_eq!(output.stdout, b"40 rows to be published again\n", "{output:?}");
+        until("all rows are published again", async || shop.published().await == 40).await;
+        let mut arrived = shop.arrived();
+        arrived.sort_unstable();
+        assert_eq!(arrived, (1..=40).collect::<Vec<_>>());
+    }
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 async fn lost_by_the_broker() {

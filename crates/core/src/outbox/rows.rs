@@ -5,6 +5,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::broker::Headers;
+use crate::chaos;
 use crate::key::{EventId, OperationId};
 use crate::record::Timestamp;
 
@@ -26,7 +27,7 @@ pub struct EventRow {
 pub struct MarkedRows {
     /// The number of rows that are published now.
     pub marked: usize,
-    /// A republication has begun since the given rewinds, so nothing was marked: read the rows again.
+    /// Another number of republications has begun, so nothing was marked: read the rows again.
     pub is_rewound: bool,
     /// Open rows on which another transaction has a lock. They are as before: mark them again later.
     pub locked: Vec<EventRow>,
@@ -79,14 +80,15 @@ pub struct BucketCursor {
     pub limit: u32,
 }
 
-/// By how much [`OpenRows::rewinds`] grows where rows are opened and marks still count. Two numbers in one: below are
-/// the republications.
-pub const OPENING: u64 = 1 << 32;
-
-/// How many republications have begun, of [`OpenRows::rewinds`]. A mark counts only if no further one has begun since
-/// its event was published.
-pub const fn republications(rewinds: u64) -> u64 {
-    rewinds % OPENING
+/// How often relays had to read everything again. Both numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rewinds {
+    /// The transactions that opened rows again behind a cursor: steps of a republication, and keys that were resumed.
+    /// Marks count as before.
+    pub openings: u64,
+    /// The republications that have begun. A mark counts only if its event was published under this number, and a
+    /// broker recognizes no event that it had under another one: see [`OutgoingEvent::deduplication_id`].
+    pub republications: u64,
 }
 
 /// What a read of the outbox found.
@@ -96,10 +98,9 @@ pub struct OpenRows {
     pub rows: Vec<OpenRow>,
     /// Whether rows were left out because of the limit on bytes.
     pub is_cut: bool,
-    /// Grows, in the same transaction, whenever rows behind a cursor become open again: by 1 when a republication
-    /// begins, and by [`OPENING`] when it opens further rows, or when a key is resumed. The relay then reads everything
-    /// again before it publishes these rows.
-    pub rewinds: u64,
+    /// Grows, in the same transaction, whenever rows behind a cursor become open again, and when a republication
+    /// begins. The relay then reads everything again before it publishes these rows.
+    pub rewinds: Rewinds,
 }
 
 /// A row that is not published.
@@ -127,7 +128,7 @@ impl OpenRow {
 /// An event as it leaves the database.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OutgoingEvent {
-    /// Names the event for the broker and for consumers. The same in every publication.
+    /// Names the event for consumers. The same in every publication.
     pub id: EventId,
     /// The namespace of the ledger or of the writer.
     pub namespace: String,
@@ -151,6 +152,8 @@ pub struct OutgoingEvent {
     pub payload: Bytes,
     /// When the row was written, on the database's clock.
     pub created_at: Timestamp,
+    /// How many republications had begun when a relay read the row. 0 where it was read otherwise.
+    pub republications: u64,
 }
 
 impl OutgoingEvent {
@@ -169,7 +172,17 @@ impl OutgoingEvent {
             headers: Headers::default(),
             payload: payload.into(),
             created_at: Timestamp::default(),
+            republications: 0,
         }
+    }
+
+    /// What a broker recognizes a repetition by: the event id and, after a republication, how many have begun. A broker
+    /// that lost the event may remember its id, and would drop what is to replace it. Consumers get the event id.
+    pub fn deduplication_id(&self) -> String {
+        if self.republications == 0 || chaos::on("republished_under_one_id") {
+            return self.id.to_string();
+        }
+        format!("{}/{}", self.id, self.republications)
     }
 
     /// What is published in order: the ordering key, or the id of an event that has none.

@@ -20,7 +20,7 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// The largest event that it takes, in bytes of payload and headers.
     fn max_len(&self) -> usize;
 
-    /// How long its broker recognizes a repeated event id. None if it recognizes none.
+    /// How long its broker recognizes a repeated [`OutgoingEvent::deduplication_id`]. None if it recognizes none.
     fn window(&self) -> Option<Duration>;
 
     /// The endpoint that gets this event, by its configured name, for metrics. None where the sink has no endpoints, or
@@ -50,7 +50,7 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
 pub enum Published {
     /// The broker has it.
     Yes {
-        /// Whether the broker had it before, and recognized this copy by its id.
+        /// Whether the broker had it before, and recognized this copy by its deduplication id.
         caught: bool,
     },
     /// The broker does not have it. The relay tries again, not before this time.

@@ -51,11 +51,20 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// See [`counts`](Self::counts).
     async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>>;
 
+    /// Begins a republication: from now on the mark of an event that was published before does not count, so a relay
+    /// publishes it once more, and brokers do not recognize what they had before. Waits for marks that run.
+    ///
+    /// Call [`now`](Self::now) after it, and then [`republish`](Self::republish) until that time: each mark that counts
+    /// has ended by then. It looks at no row, so that no lock on a row delays it.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn begin_republication(&self) -> Result<()>;
+
     /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
     /// published within this time. If it opens one, relays read everything again. Returns None at the end of the table.
     ///
-    /// A republication begins with `after` 0. From then on the mark of an event that was published before does not
-    /// count.
+    /// Without [`begin_republication`](Self::begin_republication) before the first call, brokers may drop the events.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).

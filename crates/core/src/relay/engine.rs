@@ -18,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{
     BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, ParkedRow, Published,
-    Sink,
+    Rewinds, Sink,
 };
 use crate::relay::bucket::BucketRows;
 use crate::relay::claims::{BucketClaims, ClaimsSeen, HeldClaim};
@@ -59,7 +59,7 @@ pub(super) struct RelayEngine {
     reading: ReadPlan,
     decided: DecidedRows,
     /// The rewinds that the last read saw.
-    rewinds: Option<u64>,
+    rewinds: Option<Rewinds>,
 
     in_flight: usize,
     /// Those in flight that have failed before.
@@ -114,8 +114,8 @@ struct SentRow {
     bucket: u8,
     ownership: u64,
     row: EventRow,
-    /// The rewinds that the last read had seen.
-    rewinds: u64,
+    /// Under how many republications it is published.
+    republications: u64,
     /// Whether it had failed before.
     is_retry: bool,
 }

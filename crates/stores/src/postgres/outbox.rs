@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use async_trait::async_trait;
-use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, RowId};
+use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, Rewinds, RowId};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Severity};
 use hapax_core::{Error, ErrorKind, Result};
@@ -128,7 +128,8 @@ impl Outbox for PostgresOutbox {
         ];
         let rows = self.query(&self.sql.read, &parameters).await?;
         let first = rows.first().ok_or_else(|| Error::new(ErrorKind::Unusable, NO_COUNTER))?;
-        let rewinds = column::<i64>(first, "rewinds")?.unsigned_abs();
+        let count_of = |name| column::<i64>(first, name).map(i64::unsigned_abs);
+        let rewinds = Rewinds { openings: count_of("openings")?, republications: count_of("republications")? };
         let found =
             column::<Option<i64>>(first, "found")?.map_or(0, |found| usize::try_from(found).unwrap_or_default());
         let rows = rows.iter().filter_map(|row| columns::open_row(row).transpose());
@@ -137,10 +138,10 @@ impl Outbox for PostgresOutbox {
         Ok(OpenRows { is_cut: rows.len() < found, rows, rewinds })
     }
 
-    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
-        let ((ids, events), rewinds) = (names(rows), i64::try_from(rewinds).unwrap_or(i64::MAX));
+    async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {
+        let ((ids, events), republications) = (names(rows), i64::try_from(republications).unwrap_or(i64::MAX));
         let parameters: [Parameter<'_>; 3] =
-            [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY), (&rewinds, Type::INT8)];
+            [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY), (&republications, Type::INT8)];
         self.create_tables().await?;
         let marked = match self.pool.query(&self.sql.mark, &parameters).await {
             Err(error) if error.is_lock_timeout() => self.pool.query(&self.sql.mark_unlocked, &parameters).await?,
@@ -210,8 +211,8 @@ impl Outbox for PostgresOutbox {
 const NO_RIGHTS: &str =
     "the role lacks a right of a relay on the tables of the outbox; docs/outbox_rights.sql grants them";
 
-const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id, rewinds) values \
-    (1, 0), then restart the relays";
+const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id) values (1), \
+    then restart the relays";
 
 fn stored(id: RowId) -> i64 {
     i64::try_from(id.0).unwrap_or(i64::MAX)

@@ -157,13 +157,13 @@ impl Outbox for SqliteOutbox {
         self.read(move |connection| statements::read(connection, &cursors, bytes)).await
     }
 
-    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
+    async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {
         let (rows, runtime) = (rows.to_vec(), Arc::clone(&self.runtime));
         let mark = move |connection: &mut Connection| {
             // A loss of power may forget it: then they are published again, under the same ids.
             connection.pragma_update(None, "synchronous", "normal").map_err(not_applied)?;
             let marked = in_transaction(connection, |transaction| {
-                statements::mark(transaction, &rows, rewinds, runtime.wall_now())
+                statements::mark(transaction, &rows, republications, runtime.wall_now())
             });
             connection.pragma_update(None, "synchronous", "full").map_err(not_applied)?;
             marked
@@ -219,6 +219,12 @@ impl OutboxUpkeep for SqliteOutbox {
             statement.query_row(parameters, |row| row.get(0).map(EventId::from_bytes)).optional()
         };
         self.write(drop).await
+    }
+
+    /// Writers take turns, so no mark runs meanwhile.
+    async fn begin_republication(&self) -> Result<()> {
+        let begin = include_str!("outbox/begin_republication.sql");
+        self.write(move |connection, _| statements::execute(connection, begin, []).map(drop)).await
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {

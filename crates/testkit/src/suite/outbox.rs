@@ -80,6 +80,7 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             a_dropped_row_is_never_read,
             republish_opens_what_was_published_since,
             a_mark_from_before_a_republication_changes_nothing,
+            a_row_is_published_again_under_another_id_for_the_broker,
             marks_count_during_a_republication_and_after_a_resumption,
             a_republication_until_now_has_all_that_was_published,
             sweep_spares_open_aside_and_young_rows,

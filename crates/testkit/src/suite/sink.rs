@@ -60,6 +60,7 @@ pub fn sink_cases() -> Vec<SinkCase> {
             an_event_arrives_as_it_was_emitted,
             a_name_comes_from_the_template,
             a_repeated_event_arrives_under_one_id,
+            a_republished_event_arrives_again_under_the_same_event_id,
             events_of_a_key_keep_their_order,
             a_large_event_arrives_and_a_larger_one_is_refused,
             a_topic_that_cannot_be_used_is_refused_and_others_go_on,

@@ -28,7 +28,7 @@ pub(super) fn of(event: &OutgoingEvent, topic: &TopicTemplate) -> Result<(String
         let value = value.ok_or_else(|| format!("NATS takes no header {name:?} with a line break or without UTF-8"))?;
         headers.append(parsed, value);
     }
-    headers.insert(async_nats::header::NATS_MESSAGE_ID, event.id.to_string());
+    headers.insert(async_nats::header::NATS_MESSAGE_ID, event.deduplication_id());
     Ok((subject, headers))
 }
 

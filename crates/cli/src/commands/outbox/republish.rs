@@ -34,6 +34,11 @@ pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> 
         return Err(is_empty());
     }
     let outbox = args.place.open().await?;
+    if args.until.is_none() && request(outbox.now()).await? <= args.since {
+        return Err(is_empty());
+    }
+    // First: a row whose mark counts is published before the end, and each other one is published once more.
+    request(outbox.begin_republication()).await?;
     // An end, so that events which a relay publishes meanwhile are not opened again and again. It is on the clock that
     // published the rows, because that of this host may be behind.
     let until = match args.until {
@@ -41,9 +46,6 @@ pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> 
         None => request(outbox.now()).await?,
     };
     let published = args.since..until;
-    if published.is_empty() {
-        return Err(is_empty());
-    }
     let (mut opened, mut last, mut printed) = (0, RowId(0), Instant::now());
     while let Some(step) = request(outbox.republish(&published, last, STEP)).await? {
         last = step.last;

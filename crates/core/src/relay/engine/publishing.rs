@@ -85,7 +85,7 @@ impl RelayEngine {
             bucket: number,
             ownership: bucket.ownership,
             row,
-            rewinds: self.rewinds.unwrap_or_default(),
+            republications: event.republications,
             is_retry,
         };
         self.in_flight += 1;
@@ -162,14 +162,14 @@ impl RelayEngine {
             return;
         }
         if !self.is_marking
-            && let Some(SentRow { rewinds, .. }) = self.unmarked.first().copied()
+            && let Some(SentRow { republications, .. }) = self.unmarked.first().copied()
         {
             self.is_marking = true;
-            let sent: Vec<SentRow> =
-                self.unmarked.extract_if(.., |row| row.rewinds == rewinds).take(MAX_MARKED).collect();
+            let is_alike = |row: &mut SentRow| row.republications == republications;
+            let sent: Vec<SentRow> = self.unmarked.extract_if(.., is_alike).take(MAX_MARKED).collect();
             let outbox = Arc::clone(&self.outbox);
             let rows: Vec<EventRow> = sent.iter().map(|sent| sent.row).collect();
-            let mark = async move { outbox.mark(&rows, rewinds).await };
+            let mark = async move { outbox.mark(&rows, republications).await };
             self.call_outbox(mark, |result| RelayReport::Marked(sent, result));
         }
         if !self.is_parking

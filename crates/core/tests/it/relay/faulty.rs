@@ -71,14 +71,14 @@ impl Outbox for FaultyOutbox {
         Ok(rows)
     }
 
-    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
+    async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {
         self.call("mark").await;
         if self.faults.lock().loses_marks {
             return Ok(MarkedRows::default());
         }
         let locked = self.faults.lock().locked.clone();
         let (locked, free): (Vec<_>, Vec<_>) = rows.iter().partition(|row| locked.contains(&row.event));
-        let marked = self.outbox.mark(&free, rewinds).await?;
+        let marked = self.outbox.mark(&free, republications).await?;
         Ok(MarkedRows { locked, ..marked })
     }
 
@@ -123,6 +123,10 @@ impl OutboxUpkeep for FaultyOutbox {
 
     async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>> {
         self.outbox.drop_refused(key, expected).await
+    }
+
+    async fn begin_republication(&self) -> Result<()> {
+        self.outbox.begin_republication().await
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {

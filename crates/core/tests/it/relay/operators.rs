@@ -1,6 +1,6 @@
 //! Operators that open rows many times a second while a relay publishes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ fn republish_in_many_calls(world: &RelayWorld, until: Timestamp) {
     let (outbox, runtime) = (world.outbox.clone(), Arc::clone(&world.server));
     let published = Timestamp(0)..until;
     world.server.start(async move {
+        outbox.begin_republication().await.unwrap();
         let mut last = RowId(0);
         while let Some(step) = outbox.republish(&published, last, 2).await.unwrap() {
             last = step.last;
@@ -70,6 +71,26 @@ fn events_that_are_published_again_arrive_behind_newer_ones() {
     world.time.run_for(10 * SECOND);
     let ids = world.committed.lock()[&vec![1]].clone();
     assert_eq!(world.log.lock().arrived, [ids[0], ids[1], ids[0]]);
+}
+
+/// Also events that are in flight when the republication begins, and whose mark comes later.
+#[test]
+fn a_broker_that_remembers_what_it_has_lost_gets_it_again() {
+    let world = RelayWorld::new(1);
+    world.log.lock().remembered = Some(BTreeSet::new());
+    world.start_relay();
+    for number in 0..100_u8 {
+        if number == 60 {
+            world.log.lock().arrived.clear();
+            republish_in_many_calls(&world, Timestamp(u64::MAX));
+        }
+        world.emit(Some(number % 20), Duration::ZERO, true);
+        world.time.run_for(Duration::from_millis(10));
+    }
+    world.time.run_for(10 * SECOND);
+    world.finish();
+    let arrived: BTreeSet<EventId> = world.log.lock().arrived.iter().copied().collect();
+    assert_eq!(arrived.len(), 100, "the broker did not take events that it had lost");
 }
 
 #[test]

@@ -83,6 +83,7 @@ fn republished_events_arrive_again_under_their_ids() {
     world.log.lock().arrived.truncate(4);
     let outbox = world.outbox.clone();
     world.server.start(async move {
+        outbox.begin_republication().await.unwrap();
         let (published, mut after) = (begun..Timestamp(u64::MAX), RowId(0));
         while let Some(step) = outbox.republish(&published, after, 3).await.unwrap() {
             after = step.last;
@@ -106,6 +107,7 @@ fn a_mark_that_ends_after_a_republication_is_not_the_last_word() {
     let outbox = world.outbox.clone();
     world.server.start(async move {
         let published = begun..Timestamp(u64::MAX);
+        outbox.begin_republication().await.unwrap();
         outbox.republish(&published, RowId(0), 3).await.unwrap();
     });
     world.time.run_for(Duration::from_secs(120));

@@ -25,16 +25,29 @@ pub(super) const LIVE: u8 = 255;
 #[derive(Debug, Default)]
 pub(super) struct SinkLog {
     pub(super) arrived: Vec<EventId>,
+    /// The ids by which the sink recognizes a repetition. None if it recognizes none.
+    pub(super) remembered: Option<BTreeSet<String>>,
     /// Events that the sink never takes.
     pub(super) refuses: BTreeSet<EventId>,
     /// Keys whose events the sink does not take now, how long it takes to say so, and the pause that it asks for.
     pub(super) fails: BTreeSet<Option<Vec<u8>>>,
     pub(super) failing_takes: Duration,
     pub(super) again_after: Duration,
+    /// How often the sink did not take an event of such a key.
+    pub(super) not_taken: usize,
     /// Keys whose events take long.
     pub(super) slow: BTreeMap<Vec<u8>, Duration>,
     /// Of 100 publications, this many fail in each of three ways.
     pub(super) failures: u64,
+}
+
+impl SinkLog {
+    /// Takes an event, unless it is recognized. Returns whether it is new.
+    fn take(&mut self, event: &OutgoingEvent) -> bool {
+        let is_new = self.remembered.as_mut().is_none_or(|ids| ids.insert(event.deduplication_id()));
+        self.arrived.extend(is_new.then_some(event.id));
+        is_new
+    }
 }
 
 /// A sink of one relay. All of them write to one log.
@@ -76,6 +89,7 @@ impl Sink for LogSink {
             let takes = self.log.lock().failing_takes;
             let after = self.log.lock().again_after;
             self.runtime.sleep(takes).await;
+            self.log.lock().not_taken += 1;
             return Published::NotPublished { after, cause: Error::new(ErrorKind::NotApplied, "no endpoint") };
         }
         let slow = key.and_then(|key| self.log.lock().slow.get(&key).copied());
@@ -87,9 +101,9 @@ impl Sink for LogSink {
         if dice < 2 * failures {
             return Published::Unknown(lost());
         }
-        self.log.lock().arrived.push(event.id);
+        let is_new = self.log.lock().take(event);
         self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
-        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes { caught: false } }
+        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes { caught: !is_new } }
     }
 
     async fn close(&self) {}
@@ -131,13 +145,29 @@ impl RelayWorld {
 
     /// Starts a relay with other settings.
     pub(super) fn start_relay_with(&self, change: impl FnOnce(&mut RelaySettings)) -> Arc<Process> {
+        self.start_relay_for(None, change)
+    }
+
+    /// Starts a relay that is asked to stop after this time.
+    pub(super) fn start_relay_for(
+        &self,
+        time: Option<Duration>,
+        change: impl FnOnce(&mut RelaySettings),
+    ) -> Arc<Process> {
         let process = self.time.process();
         let mut settings = RelaySettings::default();
         settings.lease = Millis(u32::try_from(LEASE.as_millis()).unwrap());
         (settings.max_in_flight, settings.max_held) = (64, 512);
         change(&mut settings);
         let relay = self.build_relay(&process, settings, None).unwrap();
-        process.start(async move { relay.run(pending()).await });
+        let runtime = Arc::clone(&process);
+        let shutdown = async move {
+            match time {
+                Some(time) => runtime.sleep(time).await,
+                None => pending().await,
+            }
+        };
+        process.start(async move { relay.run(shutdown).await });
         process
     }
 

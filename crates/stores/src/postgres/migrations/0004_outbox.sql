@@ -11,13 +11,37 @@ create table hapax_parked (
     reason     text not null
 );
 
--- One row. `rewinds` grows in each transaction that opens rows again, so that relays look behind their cursors.
+-- One row. `openings` grows in each transaction that opens rows again, so that relays look behind their cursors.
+-- `republications` grows when an operator begins to publish rows again: a mark counts for what was published since.
 create table hapax_relay (
-    id      smallint primary key check (id = 1),
-    rewinds bigint not null
+    id             smallint primary key check (id = 1),
+    openings       bigint not null default 0,
+    republications bigint not null default 0
 );
 
-insert into hapax_relay (id, rewinds) values (1, 0);
+insert into hapax_relay (id) values (1);
+
+-- Returns how many republications have begun. None begins until the transaction has ended. The lock comes first, in a
+-- statement of its own: a statement that began before the lock was free may not see the last one.
+create function hapax_hold_republications() returns bigint
+language sql volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_advisory_xact_lock_shared(
+        hashtextextended('republications', '"SCHEMA".hapax_relay'::regclass::oid::bigint)
+    );
+    select republications from "SCHEMA".hapax_relay;
+$$;
+
+-- Begins a republication, and returns how many have begun. It waits for marks that run. From its commit on the mark of
+-- an event that was published before does not count.
+create function hapax_begin_republication() returns bigint
+language sql volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_advisory_xact_lock(hashtextextended('republications', '"SCHEMA".hapax_relay'::regclass::oid::bigint));
+    update "SCHEMA".hapax_relay set republications = republications + 1::bigint returning republications;
+$$;
 
 -- The states of a row: 0 open, 1 published, 2 set aside because its key is parked, 3 dropped by an operator.
 -- `published_at` is also the time at which a row was dropped. The constraint is not valid for older rows, so that no

@@ -18,6 +18,8 @@ pub(super) fn open_row(row: &Row) -> Result<Option<OpenRow>> {
     let bucket = u8::try_from(column::<i16>(row, "bucket")?).unwrap_or_default();
     let is_parked = column(row, "is_parked")?;
     let (event, damage) = event(row)?;
+    let republications = column::<i64>(row, "republications")?.unsigned_abs();
+    let event = OutgoingEvent { republications, ..event };
     Ok(Some(OpenRow { id: RowId(id.unsigned_abs()), bucket, is_parked, damage, event: Arc::new(event) }))
 }
 

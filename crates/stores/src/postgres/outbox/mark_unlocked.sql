@@ -1,9 +1,12 @@
 -- As mark.sql, but leaves the rows on which another transaction has a lock, and returns them.
-with asked as materialized (
+with held as materialized (
+    select hapax_hold_republications() as republications
+     where (select set_config('lock_timeout', '100ms', true)) is not null
+), asked as materialized (
     select o.id, o.event_id
       from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id), hapax_outbox o
-     where o.id = a.id and o.event_id = a.event_id and o.state = (select 0::smallint)
-       and (select rewinds % 4294967296 from hapax_relay) = $3 % 4294967296
+     where (select republications from held) = $3
+       and o.id = a.id and o.event_id = a.event_id and o.state = (select 0::smallint)
 ), free as materialized (
     select o.id
       from hapax_outbox o
@@ -17,5 +20,5 @@ with asked as materialized (
 )
 select (select count(*) from marked) as marked,
        array (select id from asked where id not in (select id from free)) as locked,
-       (select rewinds % 4294967296 from hapax_relay) is distinct from $3 % 4294967296 as is_rewound,
+       (select republications from held) is distinct from $3 as is_rewound,
        set_config('synchronous_commit', 'off', true)

@@ -37,9 +37,9 @@ with asked as materialized (
      union all
     select * from summed where (select bytes from total) > $4 and (bytes <= $4 or is_first)
 )
-select r.rewinds, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace, k.operation, k.n,
-       k.topic, k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload, k.created_at,
-       p.key is not null as is_parked
-  from (select rewinds from hapax_relay limit 1) r
+select r.openings, r.republications, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace,
+       k.operation, k.n, k.topic, k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload,
+       k.created_at, p.key is not null as is_parked
+  from (select openings, republications from hapax_relay limit 1) r
   left join kept k on true
   left join hapax_parked p on p.key = coalesce(k.okey, uuid_send(k.event_id))

@@ -1,15 +1,10 @@
 -- Looks at the $4 rows behind $3, and opens those that were published from $1 microseconds after the epoch on, and
 -- before $2. The state hides in a select, as in mark.sql.
 --
--- `rewinds` has two numbers: its lower 32 bits count republications, the others count further openings of rows. Relays
--- read everything again when either grows. A mark counts while the republications are those that its relay had read
--- before it published the row.
---
--- The first call, behind row 0, counts a republication, also if it opens nothing: an event that was published before,
--- and is not marked yet, must be published again. Further calls do not, so that marks count while the operator goes
--- through the table. That is safe: a relay whose mark counts had read the republication, and published the row after
--- that. So the broker got this event after the operator had decided to publish again, whether the row was open all the
--- time, or an earlier call has opened it.
+-- The republication is counted before, by begin_republication.sql. So marks count while the operator goes through the
+-- table. That is safe: a relay whose mark counts had read the republication, and published the row after that. So the
+-- broker got this event after the operator had decided to publish again, whether the row was open all the time, or an
+-- earlier call has opened it.
 with looked_at as materialized (
     select id, state = 1 and published_at >= timestamptz 'epoch' + $1 * interval '1 microsecond'
                          and published_at < timestamptz 'epoch' + $2 * interval '1 microsecond' as is_meant
@@ -23,8 +18,6 @@ with looked_at as materialized (
      where o.id = any (array (select id from looked_at where is_meant)) and o.state = (select 1::smallint)
     returning o.id
 ), rewound as (
-    update hapax_relay
-       set rewinds = rewinds + case when $3 = 0 then 1 else 4294967296 end
-     where $3 = 0 or exists (select from opened)
+    update hapax_relay set openings = openings + 1::bigint where exists (select from opened)
 )
 select (select max(id) from looked_at) as last, (select count(*) from opened) as opened

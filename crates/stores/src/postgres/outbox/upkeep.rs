@@ -84,6 +84,10 @@ impl OutboxUpkeep for PostgresOutbox {
         dropped.first().map(event).transpose()
     }
 
+    async fn begin_republication(&self) -> Result<()> {
+        self.query(&self.sql.begin_republication, &[]).await.map(drop)
+    }
+
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
         let micros = |time: Timestamp| i64::try_from(time.0.min(LAST_MICROSECOND)).unwrap_or(i64::MAX);
         let parameters: [Parameter<'_>; 4] = [

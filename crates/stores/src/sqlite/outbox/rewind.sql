@@ -1,1 +1,1 @@
-update hapax_relay set rewinds = rewinds + ?1
+update hapax_relay set openings = openings + 1

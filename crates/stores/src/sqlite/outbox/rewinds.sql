@@ -1,1 +1,1 @@
-select rewinds from hapax_relay where id = 1
+select openings, republications from hapax_relay where id = 1

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, MarkedRows, OPENING, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow,
-    Reopened, RowId, RowState, bucket_of, republications,
+    BucketCursor, EventRow, MarkedRows, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
+    Rewinds, RowId, RowState, bucket_of,
 };
 use hapax_core::{EventId, Timestamp};
 use rusqlite::types::Type;
@@ -34,23 +34,26 @@ pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usi
         if sum > bytes && !rows.is_empty() {
             break;
         }
-        rows.push(row(connection, id, open_row)?);
+        rows.push(row(connection, id, |row| open_row(row, rewinds.republications))?);
     }
     rows.sort_unstable_by_key(|row| row.id);
     Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds })
 }
 
-fn read_rewinds(connection: &Connection) -> rusqlite::Result<u64> {
-    let rewinds: i64 = connection.prepare_cached(include_str!("rewinds.sql"))?.query_row([], |row| row.get(0))?;
-    Ok(rewinds.unsigned_abs())
+fn read_rewinds(connection: &Connection) -> rusqlite::Result<Rewinds> {
+    let count = |row: &Row<'_>, column| row.get(column).map(i64::unsigned_abs);
+    connection
+        .prepare_cached(include_str!("rewinds.sql"))?
+        .query_row([], |row| Ok(Rewinds { openings: count(row, 0)?, republications: count(row, 1)? }))
 }
 
 fn row<T>(connection: &Connection, id: i64, read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     connection.prepare_cached(include_str!("row.sql"))?.query_row([id], read)
 }
 
-fn open_row(row: &Row<'_>) -> rusqlite::Result<OpenRow> {
+fn open_row(row: &Row<'_>, republications: u64) -> rusqlite::Result<OpenRow> {
     let (event, damage) = outgoing(row)?;
+    let event = OutgoingEvent { republications, ..event };
     Ok(OpenRow {
         id: row_id(row.get("id")?),
         bucket: row.get("bucket")?,
@@ -106,10 +109,10 @@ pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Param
 pub(super) fn mark(
     connection: &Connection,
     rows: &[EventRow],
-    rewinds: u64,
+    republications: u64,
     now: Timestamp,
 ) -> rusqlite::Result<MarkedRows> {
-    if republications(read_rewinds(connection)?) != republications(rewinds) {
+    if read_rewinds(connection)?.republications != republications {
         return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
     }
     let sql = include_str!("mark.sql");
@@ -189,7 +192,7 @@ pub(super) fn resume(
     let opened = execute(connection, include_str!("reopen.sql"), params![key, count(limit)])?;
     if opened == 0 {
         execute(connection, include_str!("end_resume.sql"), [key])?;
-        rewind(connection, OPENING)?;
+        rewind(connection)?;
     }
     Ok(Some(opened))
 }
@@ -208,20 +211,15 @@ pub(super) fn republish(
     // The time of a row is rounded down. So is the start, and the end is rounded up: no row is left out.
     let (since, until) = (millis(published.start), millis(Timestamp(published.end.0.saturating_add(999))));
     let rows = execute(connection, include_str!("republish.sql"), params![stored(after), last, since, until])?;
-    // The first call also without such rows: those that were published and are not marked yet must be published again.
-    // Further calls leave marks as they are: an event whose relay had read the republication was published after it.
-    if after == RowId(0) {
-        rewind(connection, 1)?;
-    } else if rows > 0 {
-        rewind(connection, OPENING)?;
+    if rows > 0 {
+        rewind(connection)?;
     }
     Ok(Some(Reopened { last: row_id(last), rows }))
 }
 
 /// Makes relays read everything again.
-fn rewind(connection: &Connection, by: u64) -> rusqlite::Result<()> {
-    let by = i64::try_from(by).unwrap_or(i64::MAX);
-    execute(connection, include_str!("rewind.sql"), [by]).map(drop)
+fn rewind(connection: &Connection) -> rusqlite::Result<()> {
+    execute(connection, include_str!("rewind.sql"), []).map(drop)
 }
 
 /// The smallest and the largest id.

@@ -12,13 +12,15 @@ create table if not exists hapax_parked (
     resumed_at integer
 ) strict, without rowid;
 
--- One row. `rewinds` grows in each transaction that opens rows again, so that relays look behind their cursors.
+-- One row. `openings` grows in each transaction that opens rows again, so that relays look behind their cursors.
+-- `republications` grows when an operator begins to publish rows again: a mark counts for what was published since.
 create table if not exists hapax_relay (
-    id      integer primary key check (id = 1),
-    rewinds integer not null
+    id             integer primary key check (id = 1),
+    openings       integer not null default 0,
+    republications integer not null default 0
 ) strict;
 
-insert or ignore into hapax_relay (id, rewinds) values (1, 0);
+insert or ignore into hapax_relay (id) values (1);
 
 -- The states of a row: 0 open, 1 published, 2 set aside because its key is parked, 3 dropped by an operator.
 -- `published_at` is also the time at which a row was dropped. This index finds the rows of a key that is resumed.

@@ -84,7 +84,7 @@ impl SqliteSinkConfig {
 /// has a thread and a connection of its own.
 ///
 /// Events that wait at the same time share a transaction. A queue recognizes an event that comes again within the
-/// window, also after a worker has acknowledged it.
+/// window, also after a worker has acknowledged it. After a republication it takes the event once more.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -244,7 +244,8 @@ impl Sink for SqliteSink {
             if waiting.is_closed {
                 return failed(Error::new(ErrorKind::NotApplied, "the sink is closed"));
             }
-            waiting.events.push(WaitingEvent { put: EventToPut { queue, id: event.id, message }, reply });
+            let (id, republications) = (event.id, event.republications);
+            waiting.events.push(WaitingEvent { put: EventToPut { queue, id, republications, message }, reply });
         }
         let put = async {
             let ended = || Error::new(ErrorKind::Unknown, "the thread of the SQLite file has ended");

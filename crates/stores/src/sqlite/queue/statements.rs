@@ -41,20 +41,22 @@ pub(super) struct LeaseKey {
 pub(super) struct EventToPut {
     pub(super) queue: String,
     pub(super) id: EventId,
+    pub(super) republications: u64,
     pub(super) message: Message,
 }
 
 /// Puts an event in, unless the queue recognizes it. Returns whether it was put in.
 pub(super) fn put_event(connection: &Connection, event: &EventToPut, window: Duration) -> rusqlite::Result<bool> {
+    let republications = i64::try_from(event.republications).unwrap_or(i64::MAX);
     let mut note = connection.prepare_cached(include_str!("note_event.sql"))?;
-    if note.execute(params![event.queue, event.id.as_bytes(), whole_millis(window)])? == 0 {
+    if note.execute(params![event.queue, event.id.as_bytes(), republications, whole_millis(window)])? == 0 {
         return Ok(false);
     }
     let enqueued = enqueue(connection, &event.queue, &event.message, Duration::ZERO);
     if enqueued.is_err() {
         // The transaction may go on without this event, which must not count as put in.
         let mut remove = connection.prepare_cached(include_str!("remove_event.sql"))?;
-        remove.execute(params![event.queue, event.id.as_bytes()])?;
+        remove.execute(params![event.queue, event.id.as_bytes(), republications])?;
     }
     enqueued.map(|_| true)
 }

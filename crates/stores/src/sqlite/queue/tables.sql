@@ -38,12 +38,13 @@ begin
 end;
 
 -- One row for each event that a relay has put in a while ago, also if the message is acknowledged: the event that comes
--- again is left out.
+-- again is left out. One that comes again after another number of republications is not: the queue may have lost it.
 create table if not exists hapax_queue_event (
-    queue    text    not null,
-    event_id blob    not null check (length(event_id) = 16),
-    put_at   integer not null,
-    primary key (queue, event_id)
+    queue          text    not null,
+    event_id       blob    not null check (length(event_id) = 16),
+    republications integer not null,
+    put_at         integer not null,
+    primary key (queue, event_id, republications)
 ) strict, without rowid;
 
 -- Finds the events that are forgotten next.

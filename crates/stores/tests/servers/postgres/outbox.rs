@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{BUCKETS, BucketCursor, MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
+use hapax_core::outbox::{
+    BUCKETS, BucketCursor, MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId, RowState,
+};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
 use hapax_core::{ErrorKind, Timestamp};
@@ -26,6 +28,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_relay_is_notified_also_after_its_connection_broke", POSTGRES, notifications),
         servers::test("a_plain_insert_is_read", POSTGRES, plain_insert),
         servers::test("a_locked_row_keeps_no_other_row_from_its_mark", POSTGRES, locked_row),
+        servers::test("a_republication_waits_for_marks_that_run_and_for_no_row", POSTGRES, republication),
         servers::test("a_relay_is_refused_without_tables_rights_or_a_log", POSTGRES, start_up),
         servers::test("a_sweep_goes_through_the_whole_table", POSTGRES, sweep),
     ]
@@ -230,6 +233,7 @@ async fn few_rights() {
     assert!(operating.find(rows[1].event.id).await.unwrap().is_some());
     assert_eq!(operating.drop_refused(b"a", None).await.unwrap(), Some(rows[1].event.id));
     assert_eq!(operating.resume(b"a", 10).await.unwrap(), Some(0));
+    operating.begin_republication().await.unwrap();
     operating.republish(&(Timestamp(0)..Timestamp(u64::MAX)), RowId(0), 10).await.unwrap();
     operating.counts(10).await.unwrap();
 }
@@ -386,6 +390,56 @@ async fn locked_row() {
     assert_eq!(again, MarkedRows { marked: 0, locked: vec![rows[1]], is_rewound: false });
     holder.batch_execute("commit").await.unwrap();
     assert_eq!(outbox.mark(&rows, 0).await.unwrap(), MarkedRows { marked: 1, ..MarkedRows::default() });
+}
+
+/// A mark that waits for a row runs while an operator begins a republication. Then somebody holds a published row.
+async fn republication() {
+    let (schema, outbox) = with_tables().await;
+    let name = schema.name();
+    fill(schema.admin(), 0, 2, 0).await;
+    let rows: Vec<_> = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows.iter().map(OpenRow::named).collect();
+    let holder = connect(&schema, name).await;
+    let lock = |id: RowId| format!("begin; select from {name}.hapax_outbox where id = {} for update", id.0);
+    let waits = async |kind: &str| {
+        let waits = format!(
+            "select exists (select from pg_locks l, pg_stat_activity a
+                             where a.pid = l.pid and a.usename = '{name}' and not l.granted and l.locktype = '{kind}')"
+        );
+        schema.admin().query_one(&waits, &[]).await.unwrap().get::<_, bool>(0)
+    };
+    // A mark that waits for too long passes over the row. Then it did not run meanwhile, and all begins anew.
+    let (marked, begun) = loop {
+        holder.batch_execute(&lock(rows[0].id)).await.unwrap();
+        let republications = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rewinds.republications;
+        let mut marking = std::pin::pin!(outbox.mark(&rows[..1], republications));
+        while !waits("transactionid").await {
+            assert!(futures_util::poll!(marking.as_mut()).is_pending(), "the mark waits for no row");
+        }
+        let mut beginning = std::pin::pin!(async {
+            outbox.begin_republication().await.unwrap();
+            outbox.now().await.unwrap()
+        });
+        while !waits("advisory").await && waits("transactionid").await {
+            assert!(futures_util::poll!(beginning.as_mut()).is_pending(), "it does not wait for the mark");
+        }
+        holder.batch_execute("commit").await.unwrap();
+        let (marked, begun) = futures_util::future::join(marking, beginning).await;
+        if marked.unwrap().marked == 1 {
+            break (outbox.find(rows[0].event).await.unwrap().unwrap().1, begun);
+        }
+    };
+    assert_eq!(marked, RowState::Published);
+    let published = Timestamp(0)..begun;
+    assert_eq!(outbox.republish(&published, RowId(0), 10).await.unwrap().unwrap().rows, 1, "it finds the mark");
+
+    let republications = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rewinds.republications;
+    assert_eq!(outbox.mark(&rows[..1], republications).await.unwrap().marked, 1);
+    holder.batch_execute(&lock(rows[0].id)).await.unwrap();
+    let begun = with_timeout(Duration::from_secs(60), outbox.begin_republication()).await;
+    begun.expect("it waits for no row").unwrap();
+    let late = outbox.mark(&rows[1..], republications).await.unwrap();
+    assert_eq!(late, MarkedRows { is_rewound: true, ..MarkedRows::default() });
+    holder.batch_execute("commit").await.unwrap();
 }
 
 /// Old rows at the end of the table, behind more pages than one statement reads.

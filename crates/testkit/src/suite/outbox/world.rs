@@ -84,8 +84,8 @@ impl<'s> OutboxWorld<'s> {
 
     /// Marks rows, none of which is locked. Returns how many were open.
     pub(super) async fn mark(&self, rows: &[EventRow]) -> usize {
-        let rewinds = self.read().await.rewinds;
-        let marked = self.outbox.mark(rows, rewinds).await.expect("the rows can be marked");
+        let republications = self.read().await.rewinds.republications;
+        let marked = self.outbox.mark(rows, republications).await.expect("the rows can be marked");
         assert!(marked.locked.is_empty() && !marked.is_rewound, "{marked:?}");
         marked.marked
     }
@@ -107,6 +107,10 @@ impl<'s> OutboxWorld<'s> {
                 step => opened += step,
             }
         }
+    }
+
+    pub(super) async fn begin_republication(&self) {
+        self.upkeep.begin_republication().await.expect("the republication can be counted");
     }
 
     /// Opens what was published within this time, of the next two rows.

@@ -74,6 +74,28 @@ pub(super) async fn a_repeated_event_arrives_under_one_id(world: &SinkWorld) {
     assert_eq!(world.copies(copies + 1).await, expected);
 }
 
+/// The broker may have lost the event, and remember its id. Consumers recognize it all the same.
+pub(super) async fn a_republished_event_arrives_again_under_the_same_event_id(world: &SinkWorld) {
+    let sink = world.open().await;
+    let of = |republications| {
+        let event = OutgoingEvent { republications, ..world.event(1) };
+        ordered(event, "a")
+    };
+    let mut caught = Vec::new();
+    for event in [of(0), of(1), of(1), of(2)] {
+        caught.push(world.deliver(&*sink, &event).await);
+    }
+    let deduplicates = sink.window().is_some();
+    assert_eq!(caught, [false, false, deduplicates, false], "a further republication is a new one for the broker");
+    let copies = if deduplicates { 3 } else { 4 };
+    let (id, arrived) = (of(0).id.to_string(), world.arrived(copies).await);
+    assert_eq!(arrived.len(), copies);
+    for event in arrived {
+        assert_eq!(event.id, id);
+        assert_eq!(event.headers.all("idempotency-key").collect::<Vec<_>>(), [id.as_bytes()]);
+    }
+}
+
 pub(super) async fn events_of_a_key_keep_their_order(world: &SinkWorld) {
     const EVENTS: u32 = 40;
     let sink = world.open().await;

@@ -70,7 +70,7 @@ pub struct SinkOptions {
 /// An event as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrivedEvent {
-    /// The event id by which the broker or the endpoint tells repetitions.
+    /// The event id by which consumers tell repetitions.
     pub id: String,
     /// The topic, subject, queue or endpoint.
     pub name: String,

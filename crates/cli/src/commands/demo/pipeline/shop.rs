@@ -77,8 +77,12 @@ impl Shop {
     pub(super) async fn replay(&self, events: u32) -> Result<()> {
         let (published, rows): (Range<Timestamp>, _) = (Timestamp(0)..Timestamp(u64::MAX), usize::try_from(events)?);
         let started = Instant::now();
+        let republish = async || {
+            self.outbox.begin_republication().await?;
+            self.outbox.republish(&published, RowId(0), rows).await
+        };
         loop {
-            match self.outbox.republish(&published, RowId(0), rows).await {
+            match republish().await {
                 Ok(reopened) => {
                     let rows = reopened.map_or(0, |reopened| reopened.rows);
                     self.replayed.fetch_add(u64::try_from(rows)?, Ordering::Relaxed);

@@ -1,0 +1,1 @@
+update hapax_relay set republications = republications + 1
