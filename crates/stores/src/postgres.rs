@@ -25,6 +25,7 @@ mod migrations;
 mod outbox;
 mod pool;
 mod row;
+mod sequences;
 mod statements;
 mod sweep;
 mod tables;

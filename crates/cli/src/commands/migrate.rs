@@ -20,7 +20,7 @@ pub(crate) struct MigrateArgs {
     #[arg(long, conflicts_with = "check")]
     print: bool,
 
-    /// Change nothing, and exit with 1 if something is missing
+    /// Change nothing, and exit with 1 if something is missing, or a sequence is behind its table after a restore
     #[arg(long)]
     check: bool,
 }
@@ -33,13 +33,7 @@ pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
-        let missing = tables.missing().await.map_err(CommandError::cannot_start)?;
-        if missing.is_empty() {
-            println!("the tables are there, in the newest version");
-            return Ok(ExitCode::SUCCESS);
-        }
-        println!("missing: {}; run `hapax migrate` without --check", versions(&missing));
-        return Ok(ExitCode::from(1));
+        return check(&tables).await;
     }
     let applied = tables.create().await.map_err(CommandError::cannot_start)?;
     if applied.is_empty() {
@@ -48,6 +42,18 @@ pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
         println!("applied: {}", versions(&applied));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn check(tables: &Tables) -> Result<ExitCode, CommandError> {
+    let missing = tables.missing().await.map_err(CommandError::cannot_start)?;
+    if !missing.is_empty() {
+        println!("missing: {}; run `hapax migrate` without --check", versions(&missing));
+        return Ok(ExitCode::from(1));
+    }
+    let findings = tables.check().await.map_err(CommandError::cannot_start)?;
+    println!("the tables are there, in the newest version");
+    findings.iter().for_each(|finding| println!("{}", finding.message));
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn versions(versions: &[i32]) -> String {

@@ -1,15 +1,16 @@
 //! `hapax migrate` on PostgreSQL.
 
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use hapax_testkit::servers::{self, PostgresServer, Trial};
 
-use crate::harness::hapax;
+use crate::harness::{free_address, hapax, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let postgres = "postgres";
     vec![
         servers::test("ten_processes_create_the_tables_at_once", postgres, ten_at_once),
+        servers::test("a_sequence_behind_its_table_is_named_with_its_remedy", postgres, sequence_behind),
         servers::test("a_printed_script_creates_the_tables", postgres, printed_script),
     ]
 }
@@ -46,4 +47,57 @@ async fn printed_script() {
     schema.admin().batch_execute(&String::from_utf8(script.stdout).unwrap()).await.unwrap();
     let check = run("--check");
     assert_eq!(check.status.code(), Some(0), "{check:?}");
+}
+
+/// As after a restore of the rows alone.
+async fn sequence_behind() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let (folder, name) = (tempfile::tempdir().unwrap(), schema.name());
+    assert_eq!(run(&["migrate", "--database", &schema.url()]).await.status.code(), Some(0));
+    let check = ["migrate", "--check", "--database", &schema.url()];
+    let sink = format!("sqlite://{}?queue=orders", folder.path().join("orders.db").display());
+    let relay = ["relay", "--database", &schema.url(), "--sink", &sink, "--admin", &free_address().to_string()];
+    let relay_check = [&relay[..], &["--check"]].concat();
+    let emit = format!("select {name}.hapax_emit('shop', null, null, 'paid', '') from generate_series(1, 3)");
+    schema.admin().batch_execute(&emit).await.unwrap();
+    for drawn in ["2", "3, false"] {
+        let set_back = format!("select setval('{name}.hapax_outbox_id', {drawn})");
+        schema.admin().batch_execute(&set_back).await.unwrap();
+        let checked = run(&check).await;
+        assert_eq!(checked.status.code(), Some(1), "{drawn}: {checked:?}");
+        let remedy = remedy(&checked.stdout);
+        assert!(remedy.contains("setval") && remedy.contains(&format!("\"{name}\".hapax_outbox_id")), "{remedy}");
+        for arguments in [&relay[..], &relay_check] {
+            let refused = run(arguments).await;
+            let told = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(3), "{drawn}, {arguments:?}: {told}");
+            assert!(told.contains(&remedy), "{drawn}, {arguments:?}: {told}");
+        }
+        schema.admin().batch_execute(&remedy).await.unwrap();
+        assert_eq!((run(&check).await.status.code(), run(&relay_check).await.status.code()), (Some(0), Some(0)));
+    }
+    let letter = format!(
+        "insert into {name}.hapax_dead
+             (at, attempts, rule, id, reason, namespace, source, fingerprint, headers, payload)
+         values (now(), 1, 0, gen_random_uuid(), 'rejected', 'shop', 'orders', 'twelve bytes', '[]', '');
+         select setval('{name}.hapax_dead_number', 1, false)"
+    );
+    schema.admin().batch_execute(&letter).await.unwrap();
+    let checked = run(&check).await;
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    schema.admin().batch_execute(&remedy(&checked.stdout)).await.unwrap();
+    assert_eq!(run(&check).await.status.code(), Some(0));
+}
+
+/// Waits for the end of a command.
+async fn run(arguments: &[&str]) -> Output {
+    let mut child = hapax().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the command ends", async || child.try_wait().unwrap().is_some()).await;
+    child.wait_with_output().unwrap()
+}
+
+/// The statement that a message names.
+fn remedy(message: &[u8]) -> String {
+    let message = String::from_utf8_lossy(message);
+    message.split('`').nth(1).unwrap_or_else(|| panic!("no remedy in {message}")).to_owned()
 }

@@ -24,6 +24,7 @@ use super::call_error::{NO_TABLES, PostgresCallError};
 use super::check::ServerFacts;
 use super::migrations;
 use super::pool::{ConnectionPool, Parameter};
+use super::sequences;
 use columns::column;
 use sql::OutboxSql;
 use wake_up::WakeUp;
@@ -196,6 +197,8 @@ impl Outbox for PostgresOutbox {
             findings.push(refuse(NO_TABLES));
         } else if !column::<bool>(&row, "has_rights")? {
             findings.push(refuse(NO_RIGHTS));
+        } else {
+            findings.extend(sequences::OUTBOX.run(&self.pool, &self.url.schema).await?);
         }
         Ok(findings)
     }

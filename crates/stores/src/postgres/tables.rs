@@ -4,6 +4,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_core::ledger::{CommittedRow, LedgerRows, LedgerVerdict};
 use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
 use hapax_core::{Fingerprint, OperationId, Result, Rule};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -14,6 +15,7 @@ use super::call_error::PostgresCallError;
 use super::migrations;
 use super::pool::ConnectionPool;
 use super::row::damaged;
+use super::sequences;
 
 /// The tables of Hapax in a PostgreSQL database: records, ledger, attempts, outbox and dead letters.
 ///
@@ -68,6 +70,22 @@ impl PostgresTables {
         let connection = self.pool.get().await?;
         let missing = migrations::missing(&connection, &self.url.schema).await?;
         Ok(missing.iter().map(|migration| migration.version).collect())
+    }
+
+    /// What keeps the tables from being used although none is missing: a sequence that is behind its table.
+    ///
+    /// # Errors
+    /// - `NotApplied` if the server cannot be reached.
+    /// - `Unusable` if the tables are missing, or the role may not read them.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for sequence in [sequences::OUTBOX, sequences::DEAD] {
+            findings.extend(sequence.run(&self.pool, &self.url.schema).await?);
+        }
+        Ok(findings)
     }
 
     /// Brings the tables to the newest version, and creates the schema if it does not exist. All missing versions are

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use hapax::ledger::LedgerRows;
+use hapax::store::Finding;
 
 use super::StoreUrl;
 
@@ -62,6 +63,17 @@ impl Tables {
             Self::Postgres(ref tables) => tables.missing().await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(ref tables) => tables.missing(),
+        }
+    }
+
+    /// What is wrong although no table is missing.
+    pub(crate) async fn check(&self) -> hapax::Result<Vec<Finding>> {
+        match *self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(ref tables) => tables.check().await,
+            // A table of SQLite draws no id that a row has.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Ok(Vec::new()),
         }
     }
 
