@@ -108,6 +108,8 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("minted_event_ids", "each publication has an id of its own"),
     ("republished_under_one_id", "a broker drops what is published again because it remembers what it has lost"),
     ("late_mark_counts", "a mark counts although the broker may have lost its event since: a republication misses it"),
+    ("bucket_left_early", "a relay that stops gives back a bucket whose event may still arrive, behind later ones"),
+    ("sink_pause_ignored", "an event is published again at once although its sink asked for a pause: a plain back-off"),
     ("retention_below_window", "published rows are removed while the broker may still lose them"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];

@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{
     BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, ParkedRow, Published,
@@ -327,7 +328,7 @@ impl RelayEngine {
     async fn close(mut self) -> Result<RelayEnd> {
         let unconfirmed = self.buckets.values().map(|bucket| bucket.rows.unconfirmed()).sum();
         for (_, bucket) in std::mem::take(&mut self.buckets) {
-            if bucket.rows.in_flight() == 0 {
+            if bucket.rows.in_flight() == 0 || chaos::on("bucket_left_early") {
                 bucket.claim.give_back();
             }
         }

@@ -6,5 +6,6 @@ mod failing;
 mod faulty;
 mod operators;
 mod parking;
+mod stopping;
 mod world;
 mod worlds;

@@ -120,6 +120,7 @@ impl RelayEngine {
         }
         let room = self.failing_room(now.saturating_add(LONGEST_PAUSE));
         let again_at = |after: Duration| {
+            let after = if chaos::on("sink_pause_ignored") { Duration::ZERO } else { after };
             move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))
         };
         let bucket = self.buckets.get_mut(&sent.bucket).filter(|bucket| bucket.ownership == sent.ownership);

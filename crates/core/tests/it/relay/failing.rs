@@ -187,6 +187,34 @@ fn a_sink_that_asks_for_an_endless_pause_stops_no_other_key() {
     world.emit(Some(2), Duration::ZERO, true);
     world.time.run_for(10 * SECOND);
     assert_eq!(world.log.lock().arrived.len(), 1);
+    world.time.run_for(Duration::from_secs(3500));
+    assert_eq!(world.log.lock().not_taken, 1);
+    world.time.run_for(Duration::from_secs(120));
+    assert_eq!(world.log.lock().not_taken, 2, "an hour is the longest pause");
+}
+
+/// A short pause, and one after which the row is not held meanwhile.
+#[test]
+fn the_pause_that_a_sink_asks_for_is_kept() {
+    for pause in [4 * SECOND, 40 * SECOND] {
+        let world = RelayWorld::new(1);
+        world.log.lock().fails.insert(Some(vec![1]));
+        world.log.lock().again_after = pause;
+        world.emit(Some(1), Duration::ZERO, true);
+        world.start_relay();
+        world.time.run_for(2 * SECOND);
+        for tries in 1..5 {
+            assert_eq!(world.log.lock().not_taken, tries, "tries after a pause of {pause:?} each");
+            world.time.run_for(pause + SECOND / 4);
+        }
+        // A sink that asks for none is tried more often, and later and later.
+        world.log.lock().again_after = Duration::ZERO;
+        world.time.run_for(pause);
+        let tries = world.log.lock().not_taken;
+        world.time.run_for(60 * SECOND);
+        let more = world.log.lock().not_taken - tries;
+        assert!((11..16).contains(&more), "{more} tries in a minute");
+    }
 }
 
 /// A bucket that is to go to another relay waits for a slow event, and has one that failed.
