@@ -5,9 +5,12 @@
 //! config.rs     from the URL to the settings of the driver
 //! failures.rs   why no broker can be reached
 //! poller.rs     the thread that polls: connects, reads messages, pauses and resumes partitions
-//! rebalance.rs  the callback of the driver: assigns partitions, and waits for the worker before it lets them go
+//! rebalance.rs  the callback of the driver: takes partitions up, and waits for the worker before it lets them go
+//! taking.rs     where a partition is taken up, and what happens as its topic is deleted
+//! topics.rs     the ids of topics
 //! lanes.rs      what the thread, the worker and the settlements share
-//! settle.rs     stores offsets, which the driver commits every second
+//! progress.rs   how far a partition is done
+//! settle.rs     notes what is settled, which the thread commits every second
 //! sink.rs       the other direction: publishes events
 //! ```
 
@@ -15,9 +18,12 @@ mod config;
 mod failures;
 mod lanes;
 mod poller;
+mod progress;
 mod rebalance;
 mod settle;
 mod sink;
+mod taking;
+mod topics;
 mod url;
 
 use std::fmt;
@@ -37,8 +43,8 @@ use crate::url::unknown;
 
 /// The messages of topics of Kafka for one consumer group.
 ///
-/// A thread of its own polls the broker without a break. Only settled offsets are committed, every second and whenever
-/// partitions are taken away.
+/// A thread of its own polls the broker without a break. Only what is settled is committed, every second and whenever
+/// partitions are taken away. Records behind it that no consumer sees, as transactions leave them, count as settled.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
@@ -70,8 +76,8 @@ impl KafkaSource {
     /// If dropped, the group is left again.
     pub async fn connect(url: &KafkaUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let lanes = Arc::new(SharedLanes::new(Arc::clone(&runtime)));
-        let (consumer, ended) = poller::start(url, &lanes, &*runtime).await?;
-        let settle = Arc::new(KafkaSettle::new(consumer, Arc::clone(&lanes)));
+        let ended = poller::start(url, &lanes, &*runtime).await?;
+        let settle = Arc::new(KafkaSettle::new(Arc::clone(&lanes)));
         let name = url.source_name().into();
         Ok(Self { name, lanes, settle, ended: Some(ended) })
     }

@@ -9,6 +9,8 @@ mod authority;
 mod common;
 #[path = "common/kafka_logins.rs"]
 mod logins;
+#[path = "common/kafka_offsets.rs"]
+mod offsets;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -29,6 +31,15 @@ use common::{DEADLINE, closed, event, is_quiet, room, runtime, settle, some, tak
 #[cfg(feature = "kafka-tls")]
 use logins::a_broker_with_a_private_authority_is_trusted_and_sees_the_client;
 use logins::a_user_logs_in_and_a_wrong_password_is_refused_at_once;
+use offsets::{
+    a_group_of_the_consumer_protocol_that_starts_at_the_end_misses_nothing_after_it,
+    a_group_passes_records_that_no_consumer_sees, a_group_passes_what_no_consumer_sees_as_it_ends,
+    a_group_starts_a_topic_again_that_was_created_again, a_group_that_starts_at_the_end_misses_nothing_after_it,
+    a_running_worker_of_the_consumer_protocol_starts_a_topic_again_that_was_created_again,
+    a_running_worker_starts_a_shorter_topic_again_that_was_created_again,
+    a_running_worker_starts_a_topic_again_that_was_created_again, a_running_worker_waits_for_a_topic_that_is_gone,
+    nothing_is_committed_for_a_topic_that_is_gone,
+};
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -52,6 +63,16 @@ fn main() -> ExitCode {
         a_restart_of_the_broker_loses_nothing,
         the_death_of_a_cluster_member_loses_nothing,
         a_user_logs_in_and_a_wrong_password_is_refused_at_once,
+        a_group_passes_records_that_no_consumer_sees,
+        a_group_passes_what_no_consumer_sees_as_it_ends,
+        a_group_that_starts_at_the_end_misses_nothing_after_it,
+        a_group_of_the_consumer_protocol_that_starts_at_the_end_misses_nothing_after_it,
+        a_running_worker_starts_a_topic_again_that_was_created_again,
+        a_running_worker_starts_a_shorter_topic_again_that_was_created_again,
+        a_running_worker_of_the_consumer_protocol_starts_a_topic_again_that_was_created_again,
+        a_running_worker_waits_for_a_topic_that_is_gone,
+        a_group_starts_a_topic_again_that_was_created_again,
+        nothing_is_committed_for_a_topic_that_is_gone,
     ];
     servers::main(tests.into_iter().chain(tls))
 }
@@ -119,7 +140,14 @@ impl Fixture {
     fn committed(&self, partitions: i32) -> Vec<Option<i64>> {
         let mut list = TopicPartitionList::new();
         list.add_partition_range(self.topic, 0, partitions - 1);
-        let committed = self.observer().committed_offsets(list, DEADLINE).unwrap();
+        let (observer, begun) = (self.observer(), Instant::now());
+        let committed = loop {
+            match observer.committed_offsets(list.clone(), DEADLINE) {
+                Ok(committed) => break committed,
+                // A new group has no coordinator for a moment.
+                Err(error) => assert!(begun.elapsed() < DEADLINE, "{error}"),
+            }
+        };
         let offset = |partition| {
             let known = committed.find_partition(self.topic, partition).unwrap().offset();
             if let Offset::Offset(offset) = known { Some(offset) } else { None }

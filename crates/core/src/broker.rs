@@ -36,7 +36,7 @@
 //!
 //! | | [`next`](Source::next) | [`settle`](Settle::settle) | [`Capability`] |
 //! |---|---|---|---|
-//! | Kafka | an own thread polls; no room or a closed lane pauses the partition, and polling goes on | `UpTo` stores the offset of the watermark plus one; `leave` commits it inside the revoke callback, which waits for it | `Prefix`, no redelivery before a restart, no lease, no delay |
+//! | Kafka | an own thread polls; no room or a closed lane pauses the partition, and polling goes on | `UpTo` notes the offset of the watermark plus one, which is committed every second; `leave` commits it inside the revoke callback, which waits for it | `Prefix`, no redelivery before a restart, no lease, no delay |
 //! | JetStream | pulls as many as there is room for | `Ack` is a double ack, `Extend` is in-progress, `Retry` is a nak with delay | `Each`, redelivers, lease `ack_wait`, delay |
 //! | AMQP | prefetch; no room stops reading from the channel | `Ack` for one tag, never `multiple`; the worker holds retries | `Each`, no `Retry`, no lease |
 //! | SQS | receives at most 10 | batches of 10: delete, change visibility; `Extend` stops 12 h after the receive | `Each`, redelivers, lease with a longest time, delay |

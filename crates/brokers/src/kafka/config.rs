@@ -18,9 +18,8 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         .set("bootstrap.servers", url.url.hosts.join(","))
         .set("client.id", "hapax")
         .set("group.id", url.group())
-        // Only offsets that were stored are committed, and only settlements store them.
-        .set("enable.auto.commit", "true")
-        .set("auto.commit.interval.ms", "1000")
+        // The thread commits what is done.
+        .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         // A committed offset that the broker no longer has is an error; the callback sets where a new group starts.
         .set("auto.offset.reset", "error")

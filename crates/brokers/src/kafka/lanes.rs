@@ -1,6 +1,10 @@
 //! The partitions of a Kafka source. The polling thread, the worker and the settlements share this state under a lock.
 
-use std::collections::{BTreeMap, VecDeque};
+mod renewed;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +16,25 @@ use hapax_core::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+use super::progress::LaneProgress;
+use super::topics::TopicId;
+
 /// A topic and a partition.
 pub(super) type Partition = (Arc<str>, i32);
+
+/// A partition that is taken up.
+pub(super) struct TakenUp {
+    pub(super) partition: Partition,
+    pub(super) topic: Option<TopicId>,
+    pub(super) progress: LaneProgress,
+}
+
+/// An offset for the broker, which belongs to one topic of that name.
+pub(super) struct DoneOffset {
+    pub(super) partition: Partition,
+    pub(super) topic: Option<TopicId>,
+    pub(super) offset: i64,
+}
 
 /// How long a revoke waits for running work.
 const GRACE: Duration = Duration::from_secs(10);
@@ -32,7 +53,7 @@ pub(super) struct SharedLanes {
     state: Mutex<AssignedLanes>,
     /// Wakes the worker.
     changed: Notify,
-    /// Wakes the callback that lets partitions go.
+    /// Wakes the callback that takes partitions up or lets them go.
     left: Condvar,
     runtime: Arc<dyn Runtime>,
 }
@@ -40,6 +61,10 @@ pub(super) struct SharedLanes {
 #[derive(Default)]
 pub(super) struct AssignedLanes {
     pub(super) lanes: BTreeMap<Partition, AssignedLane>,
+    /// Partitions of this member whose topic is gone, or whose position is in doubt. They are taken up again.
+    gone: BTreeSet<Partition>,
+    /// When partitions were taken up again.
+    renewed_at: Option<Duration>,
     events: VecDeque<Event>,
     failure: Option<Error>,
     leaving: Vec<oneshot::Sender<Result<()>>>,
@@ -51,22 +76,18 @@ pub(super) struct AssignedLanes {
 
 pub(super) struct AssignedLane {
     pub(super) lane: Lane,
+    /// The topic, if the broker tells its id.
+    topic: Option<TopicId>,
     arrived: VecDeque<Delivery>,
     bytes: usize,
-    /// The offset after the last settled one, once anything is settled.
-    pub(super) settled: Option<i64>,
-    /// Where the partition was taken up, if the group had an offset.
-    pub(super) begun: Option<i64>,
-    /// The end of the partition, as the driver knows it.
-    pub(super) end: Option<i64>,
+    pub(super) progress: LaneProgress,
     is_paused: bool,
     has_left: bool,
 }
 
 impl AssignedLane {
-    fn new(lane: Lane, begun: Option<i64>) -> Self {
-        let (arrived, settled, end) = (VecDeque::new(), None, None);
-        Self { lane, arrived, bytes: 0, settled, begun, end, is_paused: false, has_left: false }
+    fn new(lane: Lane, topic: Option<TopicId>, progress: LaneProgress) -> Self {
+        Self { lane, topic, arrived: VecDeque::new(), bytes: 0, progress, is_paused: false, has_left: false }
     }
 
     fn is_full(&self, share: usize) -> bool {
@@ -75,6 +96,10 @@ impl AssignedLane {
 
     fn is_half_empty(&self, share: usize) -> bool {
         self.arrived.len() <= MAX_MESSAGES / 2 && self.bytes <= share / 2
+    }
+
+    fn offset(&self, partition: &Partition, offset: i64) -> DoneOffset {
+        DoneOffset { partition: partition.clone(), topic: self.topic, offset }
     }
 
     /// Takes the next delivery if there is room for it.
@@ -130,17 +155,19 @@ impl SharedLanes {
         Ok((!deliveries.is_empty()).then_some(Event::Deliveries(deliveries)))
     }
 
-    /// Adds partitions that the group gave to this member, each with the offset that the group had committed.
-    pub(super) fn add(&self, partitions: Vec<(Partition, Option<i64>)>) {
+    /// Adds partitions that the group gave to this member, and those of them whose topic is gone.
+    pub(super) fn add(&self, taken: Vec<TakenUp>, gone: Vec<Partition>) {
         let mut state = self.state();
-        for (partition, begun) in partitions {
+        state.gone.extend(gone);
+        for TakenUp { partition, topic, progress } in taken {
+            state.gone.remove(&partition);
             state.generation += 1;
             let lane = Lane {
                 topic: Arc::clone(&partition.0),
                 partition: u32::try_from(partition.1).unwrap_or_default(),
                 generation: state.generation,
             };
-            state.lanes.insert(partition, AssignedLane::new(lane, begun));
+            state.lanes.insert(partition, AssignedLane::new(lane, topic, progress));
         }
     }
 
@@ -151,6 +178,7 @@ impl SharedLanes {
         let Some(lane) = state.lanes.get_mut(partition) else { return false };
         let number = u64::try_from(offset).unwrap_or_default();
         let id = DeliveryId { lane: lane.lane.clone(), number, handle: Bytes::new() };
+        lane.progress.arrived(offset);
         lane.bytes += message.size() + OVERHEAD;
         lane.arrived.push_back(Delivery { id, message: Arc::new(message), attempt: None, leased_until: None });
         let must_pause = lane.is_full(share) && !lane.is_paused;
@@ -171,6 +199,37 @@ impl SharedLanes {
         paused.map(|(partition, _)| partition.clone()).collect()
     }
 
+    /// What the broker is to be told.
+    pub(super) fn unsent(&self) -> Vec<DoneOffset> {
+        let state = self.state();
+        let unsent =
+            |(partition, lane): (&Partition, &AssignedLane)| Some(lane.offset(partition, lane.progress.unsent()?));
+        state.lanes.iter().filter_map(unsent).collect()
+    }
+
+    /// Notes what was sent to the broker.
+    pub(super) fn sent(&self, offsets: &[DoneOffset]) {
+        let mut state = self.state();
+        for DoneOffset { partition, offset, .. } in offsets {
+            if let Some(lane) = state.lanes.get_mut(partition) {
+                lane.progress.sent(*offset);
+            }
+        }
+    }
+
+    /// Waits, unless the source is closed. Returns whether it is still open.
+    pub(super) fn rest(&self, length: Duration) -> bool {
+        let mut state = self.state();
+        if !state.is_closed {
+            self.left.wait_for(&mut state, length);
+        }
+        !state.is_closed
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.runtime.boottime_now()
+    }
+
     /// Notes that the driver reads these partitions again.
     pub(super) fn resumed(&self, partitions: &[Partition]) {
         let mut state = self.state();
@@ -184,6 +243,7 @@ impl SharedLanes {
     /// Forgets partitions that belong to another member already, and tells the worker.
     pub(super) fn lose(&self, partitions: &[Partition]) {
         let mut state = self.state();
+        state.gone.retain(|partition| !partitions.contains(partition));
         let lanes = partitions.iter().filter_map(|lost| state.lanes.remove(lost)).map(|lost| lost.lane);
         let lanes: Vec<Lane> = lanes.collect();
         if !lanes.is_empty() {
@@ -195,15 +255,19 @@ impl SharedLanes {
 
     /// Forgets all partitions: the driver has ended for good.
     pub(super) fn lose_all(&self) {
-        let all: Vec<Partition> = self.state().lanes.keys().cloned().collect();
+        let all: Vec<Partition> = {
+            let state = self.state();
+            state.lanes.keys().chain(&state.gone).cloned().collect()
+        };
         self.lose(&all);
     }
 
-    /// Asks the worker to leave partitions, waits until it has or the grace is over, and calls `commit` with their
-    /// settled offsets. After that, no settlement of them has an effect. Blocks.
-    pub(super) fn let_go(&self, partitions: &[Partition], commit: impl FnOnce(Vec<(Partition, i64)>) -> Result<()>) {
+    /// Asks the worker to leave partitions, waits until it has or the grace is over, and calls `commit` with what is
+    /// done. After that, no settlement of them has an effect. Blocks.
+    pub(super) fn let_go(&self, partitions: &[Partition], commit: impl FnOnce(Vec<DoneOffset>) -> Result<()>) {
         let until = self.runtime.boottime_now() + GRACE;
         let mut state = self.state();
+        state.gone.retain(|partition| !partitions.contains(partition));
         let lanes = state.begin_to_leave(partitions);
         if !lanes.is_empty() {
             state.events.push_back(Event::Revoking { lanes, until });
@@ -216,12 +280,15 @@ impl SharedLanes {
             }
             self.left.wait_for(&mut state, left);
         }
-        let settled = |partition: &Partition| Some((partition.clone(), state.lanes.get(partition)?.settled?));
-        let settled: Vec<_> = partitions.iter().filter_map(settled).collect();
+        let done = partitions.iter().filter_map(|partition| {
+            let lane = state.lanes.get(partition)?;
+            Some(lane.offset(partition, lane.progress.done()?))
+        });
+        let done: Vec<DoneOffset> = done.collect();
         state.lanes.retain(|partition, _| !partitions.contains(partition));
         let leaving = std::mem::take(&mut state.leaving);
         drop(state);
-        let committed = if settled.is_empty() { Ok(()) } else { commit(settled) };
+        let committed = if done.is_empty() { Ok(()) } else { commit(done) };
         for leaver in leaving {
             let told = committed.as_ref().map(|&()| ()).map_err(|error| Error::new(error.kind(), error.to_string()));
             // A failed send means that the worker does not wait.
@@ -252,6 +319,11 @@ impl AssignedLanes {
     /// The bytes that one partition may hold.
     fn share(&self) -> usize {
         (MAX_BYTES / self.lanes.len().max(1)).min(MAX_SHARE)
+    }
+
+    /// The number of offsets that are not done. None while that of a partition is not known.
+    pub(super) fn lag(&self) -> Option<u64> {
+        self.lanes.values().map(|lane| lane.progress.lag()).sum()
     }
 
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
@@ -294,55 +366,5 @@ impl fmt::Debug for SharedLanes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         f.debug_list().entries(state.lanes.values().map(|state| &state.lane)).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let _inside = runtime.enter();
-        let lanes = SharedLanes::new(Arc::new(hapax_core::runtime::Tokio::current()));
-        let partitions: Vec<Partition> = (0..count).map(|partition| ("orders".into(), partition)).collect();
-        lanes.add(partitions.iter().map(|partition| (partition.clone(), None)).collect());
-        (lanes, partitions)
-    }
-
-    fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize) -> usize {
-        let message = || Message { payload: vec![0; payload].into(), ..Message::default() };
-        1 + (0..).take_while(|offset| !lanes.push(partition, *offset, message())).count()
-    }
-
-    fn take_all(lanes: &SharedLanes) {
-        let room = Room { messages: usize::MAX, bytes: usize::MAX, closed: Arc::default() };
-        lanes.next(&room).unwrap();
-    }
-
-    #[test]
-    fn a_partition_stays_marked_as_paused_until_the_driver_has_resumed_it() {
-        let (lanes, partitions) = lanes(1);
-        push_until_paused(&lanes, &partitions[0], 10);
-        assert!(lanes.resumable().is_empty(), "it is full");
-        take_all(&lanes);
-        // The driver fails the first time.
-        assert_eq!(lanes.resumable(), partitions);
-        assert_eq!(lanes.resumable(), partitions, "it is tried again");
-        lanes.resumed(&partitions);
-        assert!(lanes.resumable().is_empty());
-    }
-
-    #[test]
-    fn many_partitions_hold_together_no_more_than_a_few() {
-        let (lanes, partitions) = lanes(1000);
-        let held: usize = partitions.iter().map(|partition| push_until_paused(&lanes, partition, 8 << 10)).sum();
-        assert!(held * (8 << 10) <= MAX_BYTES + 1000 * (8 << 10), "{held} messages");
-    }
-
-    #[test]
-    fn a_small_message_takes_more_than_its_bytes() {
-        let (lanes, partitions) = lanes(100);
-        assert!(push_until_paused(&lanes, &partitions[0], 0) <= MAX_BYTES / 100 / OVERHEAD + 1);
     }
 }

@@ -1,30 +1,27 @@
-//! The thread that polls: connects, reads messages, pauses and resumes partitions. It never waits for the worker, but
-//! in the callback that lets partitions go.
+//! The thread that polls: connects, reads messages, pauses and resumes partitions, and commits what is done. It never
+//! waits for the worker, but in the callback that lets partitions go.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::broker::{Coordinates, Headers, Message, Position};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, Result, Timestamp};
-use rdkafka::TopicPartitionList;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::failures::{ConnectionFailures, fetch_metadata};
-use super::lanes::{Partition, SharedLanes};
-use super::rebalance::Rebalancer;
+use super::lanes::SharedLanes;
+use super::rebalance::{Rebalancer, bare_list, list, note_positions};
 use super::{KafkaUrl, config};
 use crate::url::{not_applied, unusable};
-
-pub(super) type WeakConsumer = Weak<BaseConsumer<Rebalancer>>;
 
 /// How long a poll waits for a message. A partition with room again is resumed after this time at the latest.
 const POLL: Duration = Duration::from_millis(20);
@@ -35,12 +32,18 @@ const WOKEN_FOR: usize = 256;
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the thread. Returns the consumer, which lives as long as the thread, and what ends with it.
+/// How often what is done is committed.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the topics are checked while nothing is to be committed.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// Starts the thread. Returns what ends with it.
 pub(super) async fn start(
     url: &KafkaUrl,
     lanes: &Arc<SharedLanes>,
     runtime: &dyn Runtime,
-) -> Result<(WeakConsumer, oneshot::Receiver<()>)> {
+) -> Result<oneshot::Receiver<()>> {
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let (url, lanes) = (url.clone(), Arc::clone(lanes));
@@ -49,11 +52,11 @@ pub(super) async fn start(
             Err(error) => drop(ready.send(Err(error))),
             Ok((consumer, origins)) => {
                 // A failed send means that nobody waits for the source any more.
-                if ready.send(Ok(Arc::downgrade(&consumer))).is_ok() {
+                if ready.send(Ok(())).is_ok() {
                     fail_on_panic(&lanes, || run(&consumer, &lanes, &origins));
                 }
                 lanes.close();
-                // Commits what is settled, and leaves the group.
+                // Commits what is done, and leaves the group.
                 drop(consumer);
             }
         }
@@ -62,8 +65,8 @@ pub(super) async fn start(
     };
     let started = runtime.blocking("hapax-kafka", Box::new(body));
     started.map_err(|error| unusable("cannot start a thread for Kafka").caused_by(error))?;
-    let consumer = is_ready.await.map_err(|_| unusable("the thread for Kafka ended early"))??;
-    Ok((consumer, ended))
+    is_ready.await.map_err(|_| unusable("the thread for Kafka ended early"))??;
+    Ok(ended)
 }
 
 /// The origin in the coordinates of messages, by topic.
@@ -74,7 +77,7 @@ fn connect(
     url: &KafkaUrl,
     lanes: &Arc<SharedLanes>,
     is_awaited: impl Fn() -> bool,
-) -> Result<(Arc<BaseConsumer<Rebalancer>>, Origins)> {
+) -> Result<(BaseConsumer<Rebalancer>, Origins)> {
     let names: Vec<&str> = url.topics().iter().map(String::as_str).collect();
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
@@ -93,7 +96,7 @@ fn connect(
         (topic, origin)
     };
     consumer.subscribe(&names).map_err(|error| unusable("cannot subscribe to topics of Kafka").caused_by(error))?;
-    Ok((Arc::new(consumer), shared.into_iter().map(origin).collect()))
+    Ok((consumer, shared.into_iter().map(origin).collect()))
 }
 
 fn check_topic(metadata: &Metadata, topic: &str) -> Result<()> {
@@ -121,9 +124,43 @@ fn fail_on_panic(lanes: &SharedLanes, run: impl FnOnce()) {
 }
 
 fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
+    let (mut commit_at, mut check_at) = (lanes.now(), lanes.now());
     while !lanes.state().is_closed {
         poll(consumer, lanes, origins);
         resume(consumer, lanes);
+        let now = lanes.now();
+        if now < commit_at {
+            continue;
+        }
+        commit_at = now + COMMIT_EVERY;
+        note_positions(consumer, lanes);
+        // What is committed must not be of a topic that is gone.
+        if (now >= check_at || lanes.has_gone() || !lanes.unsent().is_empty()) && check(consumer) {
+            check_at = now + CHECK_EVERY;
+            commit(consumer, lanes);
+        }
+    }
+    note_positions(consumer, lanes);
+}
+
+/// Whether the topics could be checked.
+fn check(consumer: &BaseConsumer<Rebalancer>) -> bool {
+    let checked = consumer.context().check_topics(consumer);
+    if let Err(error) = &checked {
+        debug!(%error, "the Kafka broker does not tell the ids of topics");
+    }
+    checked.is_ok()
+}
+
+/// Sends what is done to the broker. What it does not confirm is sent again.
+fn commit(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes) {
+    let unsent = lanes.unsent();
+    if unsent.is_empty() {
+        return;
+    }
+    match consumer.commit(&list(&unsent), CommitMode::Async) {
+        Ok(()) => lanes.sent(&unsent),
+        Err(error) => debug!(%error, "offsets are not committed"),
     }
 }
 
@@ -136,7 +173,7 @@ fn poll(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Orig
             None => break,
             Some(Ok(message)) => receive(consumer, lanes, origins, &message),
             Some(Err(error)) => {
-                report(lanes, error);
+                report(consumer, lanes, error);
                 break;
             }
         }
@@ -206,15 +243,7 @@ fn read_headers(message: &BorrowedMessage<'_>) -> Headers {
     headers
 }
 
-fn bare_list(partitions: &[Partition]) -> TopicPartitionList {
-    let mut list = TopicPartitionList::with_capacity(partitions.len());
-    for (topic, partition) in partitions {
-        list.add_partition(topic, *partition);
-    }
-    list
-}
-
-fn report(lanes: &SharedLanes, error: KafkaError) {
+fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: KafkaError) {
     use RDKafkaErrorCode as Code;
     #[expect(clippy::wildcard_enum_match_arm, reason = "an enum of the driver")]
     let told: Error = match &error {
@@ -222,16 +251,24 @@ fn report(lanes: &SharedLanes, error: KafkaError) {
             unusable("another process of the group has the same `member` name")
         }
         KafkaError::MessageConsumptionFatal(_) => unusable("the Kafka driver cannot go on"),
-        KafkaError::MessageConsumption(Code::AutoOffsetReset) => unusable(
-            "the broker no longer has the committed offset of a partition, so messages are lost; set the offset of the \
-             group, then start again",
-        ),
+        KafkaError::MessageConsumption(Code::AutoOffsetReset) => {
+            if is_about_topics(consumer) || lanes.doubt() {
+                return;
+            }
+            unusable(
+                "the broker no longer has the committed offset of a partition, so messages are lost; set the offset \
+                 of the group, then start again",
+            )
+        }
         KafkaError::MessageConsumption(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed) => {
             unusable("the Kafka broker denies access")
         }
         KafkaError::MessageConsumption(Code::Authentication) => unusable("the Kafka broker refuses the credentials"),
-        KafkaError::MessageConsumption(Code::UnknownTopicOrPartition | Code::UnknownTopic) => {
-            unusable("the Kafka broker has no such topic any more")
+        KafkaError::MessageConsumption(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
+            if is_about_topics(consumer) {
+                return;
+            }
+            not_applied("the Kafka broker has no such topic or partition now")
         }
         _ => not_applied("the Kafka broker cannot be reached or does not serve a request"),
     };
@@ -242,19 +279,27 @@ fn report(lanes: &SharedLanes, error: KafkaError) {
     lanes.fail(told.caused_by(error));
 }
 
+/// Whether topics were deleted or created again, which the worker is told then.
+fn is_about_topics(consumer: &BaseConsumer<Rebalancer>) -> bool {
+    consumer.context().check_topics(consumer).unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use hapax_core::ErrorKind;
     use hapax_core::broker::{Event, Room};
     use hapax_core::runtime::Tokio;
 
+    use super::super::lanes::TakenUp;
+    use super::super::progress::LaneProgress;
     use super::*;
 
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
     async fn a_panic_of_the_thread_takes_the_lanes_away_and_ends_the_source() {
         let lanes = SharedLanes::new(Arc::new(Tokio::current()));
-        lanes.add(vec![(("orders".into(), 0), None)]);
+        let progress = LaneProgress::new(None);
+        lanes.add(vec![TakenUp { partition: ("orders".into(), 0), topic: None, progress }], Vec::new());
         fail_on_panic(&lanes, || panic!("in the driver"));
         let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
         assert!(matches!(lanes.next(&room), Ok(Some(Event::Lost { lanes })) if lanes.len() == 1));

@@ -1,4 +1,4 @@
-//! Stores offsets, which the driver commits every second.
+//! Notes what is settled, which the thread commits every second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,57 +6,38 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_core::Result;
 use hapax_core::broker::{DeliveryId, Lane, Settle, Settlement};
-use rdkafka::consumer::Consumer;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::lanes::{AssignedLane, SharedLanes};
-use super::poller::WeakConsumer;
-use super::rebalance::list;
+use super::lanes::SharedLanes;
 use crate::url::{invalid, not_applied, unknown};
 
 pub(super) struct KafkaSettle {
-    /// Weak, because the thread that polls must drop the last one.
-    consumer: WeakConsumer,
     lanes: Arc<SharedLanes>,
 }
 
 impl KafkaSettle {
-    pub(super) fn new(consumer: WeakConsumer, lanes: Arc<SharedLanes>) -> Self {
-        Self { consumer, lanes }
+    pub(super) fn new(lanes: Arc<SharedLanes>) -> Self {
+        Self { lanes }
     }
 
     fn settle_one(&self, id: &DeliveryId, settlement: Settlement) -> Result<()> {
         match settlement {
-            Settlement::UpTo => self.store(id),
+            Settlement::UpTo => self.settle_up_to(id),
             Settlement::Ack | Settlement::Retry(_) | Settlement::Extend(_) => {
                 Err(invalid("Kafka acknowledges a prefix, and neither redelivers nor leases"))
             }
         }
     }
 
-    fn store(&self, id: &DeliveryId) -> Result<()> {
+    fn settle_up_to(&self, id: &DeliveryId) -> Result<()> {
         let partition = (Arc::clone(&id.lane.topic), i32::try_from(id.lane.partition).unwrap_or(i32::MAX));
-        let next = i64::try_from(id.number).map_or(i64::MAX, |number| number.saturating_add(1));
-        // Held until the driver has it: a lane that is being taken away is forgotten under the same lock.
         let mut state = self.lanes.state();
         if state.is_closed {
             return Err(not_applied("the source is closed"));
         }
-        let Some(lane) = state.lanes.get_mut(&partition).filter(|lane| lane.lane == id.lane) else { return Ok(()) };
-        if lane.settled.is_some_and(|settled| settled >= next) {
-            return Ok(());
+        if let Some(lane) = state.lanes.get_mut(&partition).filter(|lane| lane.lane == id.lane) {
+            lane.progress.settle(i64::try_from(id.number).unwrap_or(i64::MAX));
         }
-        // The thread ends after the source was closed, so this is the last one only while it is being closed.
-        let Some(consumer) = self.consumer.upgrade() else { return Err(not_applied("the source is closed")) };
-        match consumer.store_offsets(&list(&[(partition, next)])) {
-            // Another member has the partition; the driver knows it first.
-            Err(KafkaError::StoreOffset(RDKafkaErrorCode::State)) => Ok(()),
-            Err(error) => Err(not_applied("the Kafka driver does not take an offset").caused_by(error)),
-            Ok(()) => {
-                lane.settled = Some(next);
-                Ok(())
-            }
-        }
+        Ok(())
     }
 }
 
@@ -72,12 +53,7 @@ impl Settle for KafkaSettle {
     }
 
     async fn lag(&self) -> Result<Option<u64>> {
-        let lag = |lane: &AssignedLane| {
-            let done = lane.settled.or(lane.begun)?;
-            u64::try_from(lane.end?.saturating_sub(done)).ok()
-        };
-        let state = self.lanes.state();
-        Ok(state.lanes.values().map(lag).sum())
+        Ok(self.lanes.state().lag())
     }
 }
 

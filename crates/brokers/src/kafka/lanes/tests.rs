@@ -1,0 +1,100 @@
+use super::*;
+use crate::kafka::topics::FoundTopics;
+
+fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _inside = runtime.enter();
+    let lanes = SharedLanes::new(Arc::new(hapax_core::runtime::Tokio::current()));
+    let partitions: Vec<Partition> = (0..count).map(|partition| ("orders".into(), partition)).collect();
+    lanes.add(partitions.iter().map(|partition| taken_up(partition, None)).collect(), Vec::new());
+    (lanes, partitions)
+}
+
+fn taken_up(partition: &Partition, topic: Option<TopicId>) -> TakenUp {
+    TakenUp { partition: partition.clone(), topic, progress: LaneProgress::new(None) }
+}
+
+fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize) -> usize {
+    let message = || Message { payload: vec![0; payload].into(), ..Message::default() };
+    1 + (0..).take_while(|offset| !lanes.push(partition, *offset, message())).count()
+}
+
+fn take_all(lanes: &SharedLanes) {
+    let room = Room { messages: usize::MAX, bytes: usize::MAX, closed: Arc::default() };
+    lanes.next(&room).unwrap();
+}
+
+#[test]
+fn a_partition_stays_marked_as_paused_until_the_driver_has_resumed_it() {
+    let (lanes, partitions) = lanes(1);
+    push_until_paused(&lanes, &partitions[0], 10);
+    assert!(lanes.resumable().is_empty(), "it is full");
+    take_all(&lanes);
+    // The driver fails the first time.
+    assert_eq!(lanes.resumable(), partitions);
+    assert_eq!(lanes.resumable(), partitions, "it is tried again");
+    lanes.resumed(&partitions);
+    assert!(lanes.resumable().is_empty());
+}
+
+#[test]
+fn many_partitions_hold_together_no_more_than_a_few() {
+    let (lanes, partitions) = lanes(1000);
+    let held: usize = partitions.iter().map(|partition| push_until_paused(&lanes, partition, 8 << 10)).sum();
+    assert!(held * (8 << 10) <= MAX_BYTES + 1000 * (8 << 10), "{held} messages");
+}
+
+#[test]
+fn a_late_leave_of_a_generation_before_does_not_end_the_wait_for_the_new_one() {
+    let (lanes, partitions) = lanes(1);
+    let lane_of = |lanes: &SharedLanes| lanes.state().lanes[&partitions[0]].lane.clone();
+    let old = lane_of(&lanes);
+    lanes.lose(&partitions);
+    lanes.add(vec![taken_up(&partitions[0], None)], Vec::new());
+    let new = lane_of(&lanes);
+    assert!(lanes.leave(std::slice::from_ref(&old)).is_none(), "it is gone");
+    assert!(!lanes.state().have_left(&partitions), "the worker has not left the new one");
+    assert!(lanes.leave(std::slice::from_ref(&new)).is_some());
+    assert!(lanes.state().have_left(&partitions));
+}
+
+#[test]
+fn a_topic_with_another_id_is_lost_and_taken_up_again_once_there_is_one() {
+    let (lanes, partitions) = lanes(1);
+    let id = |number: u8| TopicId::of_metadata(&format!("hapax topic={number:032x}"));
+    let found = |id| FoundTopics::from([("orders".to_owned(), id)]);
+    lanes.lose(&partitions);
+    lanes.add(vec![taken_up(&partitions[0], id(1))], Vec::new());
+    // A broker that does not tell the id of a topic says nothing about it.
+    for same in [id(1), None] {
+        assert!(lanes.lose_renewed(&found(same)).is_empty());
+    }
+    assert_eq!(lanes.lose_renewed(&FoundTopics::new()).len(), 1);
+    assert!(lanes.unsent().is_empty() && lanes.has_gone());
+    assert!(lanes.take_gone(&FoundTopics::new()).is_empty());
+    assert_eq!(lanes.take_gone(&found(id(2))), partitions);
+    lanes.add(vec![taken_up(&partitions[0], id(2))], Vec::new());
+    assert_eq!(lanes.lose_renewed(&found(id(3))).len(), 1);
+}
+
+#[test]
+fn a_lag_is_unknown_while_that_of_one_partition_is() {
+    let (lanes, partitions) = lanes(2);
+    let lag = || lanes.state().lag();
+    let tell = |partition: usize, end: i64| {
+        let mut state = lanes.state();
+        let lane = state.lanes.get_mut(&partitions[partition]).unwrap();
+        lane.progress.note_statistics(None, Some(0), Some(end));
+    };
+    assert_eq!(lag(), None);
+    tell(0, 3);
+    assert_eq!(lag(), None);
+    tell(1, 4);
+    assert_eq!(lag(), Some(7));
+}
+
+#[test]
+fn a_small_message_takes_more_than_its_bytes() {
+    let (lanes, partitions) = lanes(100);
+    assert!(push_until_paused(&lanes, &partitions[0], 0) <= MAX_BYTES / 100 / OVERHEAD + 1);
+}
