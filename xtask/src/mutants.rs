@@ -25,7 +25,7 @@ const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("ledger on PostgreSQL", ["hapax-stores", "ledger"], &SHORT_ON_POSTGRES),
     ("sources", ["hapax-core", "sources"], &[]),
     ("worker", ["hapax-stores", "it"], &["worker::"]),
-    ("files", ["hapax-stores", "it"], &["ledger_unavailable::", "sink::"]),
+    ("files", ["hapax-stores", "it"], &["ledger_unavailable::", "sink::", "moved_files::"]),
     ("sweeps", ["hapax-sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
     ("properties", ["hapax-core", "it"], &["properties"]),
     ("simulation", ["hapax-sim", "seeds"], &[]),

@@ -105,6 +105,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("claim_per_row", "two events of a key are published at once: FOR UPDATE SKIP LOCKED on rows"),
     ("queue_forgets_early", "the queue in SQLite forgets events after half of the window"),
     ("gone_claim_is_held", "a relay keeps a bucket whose claim is gone, beside the relay that claims it next"),
+    ("moved_file_unnoticed", "what is written to an SQLite file that was moved is confirmed"),
     ("minted_event_ids", "each publication has an id of its own"),
     ("republished_under_one_id", "a broker drops what is published again because it remembers what it has lost"),
     ("late_mark_counts", "a mark counts although the broker may have lost its event since: a republication misses it"),

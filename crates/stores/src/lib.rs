@@ -51,7 +51,8 @@ pub use postgres::{
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
-    Sqlite, SqliteDeadLetters, SqliteEntry, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings, SqliteTables,
+    Sqlite, SqliteDeadLetters, SqliteEntry, SqliteFile, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings,
+    SqliteTables,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};

@@ -16,6 +16,7 @@ mod file_thread;
 mod group;
 mod inspection;
 mod ledger;
+mod opened_file;
 mod outbox;
 mod queue;
 mod row;
@@ -38,7 +39,9 @@ use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
 pub use dead::SqliteDeadLetters;
+use file_thread::FileConnection;
 pub use ledger::{SqliteEntry, SqliteLedger, SqliteProcess};
+pub use opened_file::SqliteFile;
 pub use outbox::SqliteOutbox;
 pub use queue::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};
 pub use tables::SqliteTables;
@@ -132,6 +135,7 @@ impl Sqlite {
 struct Threads {
     writer: DatabaseThread,
     reader: DatabaseThread,
+    file: SqliteFile,
     /// The row id up to which sweeps have searched. The next sweep continues there.
     swept_to: AtomicI64,
 }
@@ -139,16 +143,21 @@ struct Threads {
 impl Threads {
     fn start(path: &Path, runtime: &Arc<dyn Runtime>) -> Result<Self> {
         let mut writer = connection::open(path)?;
+        let file = SqliteFile::at(path)?;
         connection::prepare(&mut writer, path)?;
         writer.busy_timeout(connection::BUSY_TIMEOUT).map_err(|error| connection::unusable(path, error))?;
         let reader = connection::open(path)?;
         let checkpoints = Checkpoints::start(connection::open(path)?, &**runtime)?;
-        let write = group::write_groups(writer, checkpoints, Arc::clone(runtime));
-        let read = group::read_steps(reader, Arc::clone(runtime));
+        // All three have the same file open.
+        file.check()?;
+        let opened = |connection| FileConnection { connection, file: file.clone() };
+        let write = group::write_groups(opened(writer), checkpoints, Arc::clone(runtime));
+        let read = group::read_steps(opened(reader), Arc::clone(runtime));
         Ok(Self {
             writer: DatabaseThread::start(&**runtime, "hapax-sqlite-writer", write)?,
             reader: DatabaseThread::start(&**runtime, "hapax-sqlite-reader", read)?,
             swept_to: AtomicI64::new(0),
+            file,
         })
     }
 }
@@ -204,6 +213,9 @@ impl Inspect for Sqlite {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
+        if let Err(moved) = self.threads.file.check() {
+            return Ok(vec![Finding { severity: Severity::Refuse, message: moved.to_string() }]);
+        }
         let synchronous = self.threads.writer.run(|step| step.synchronous()).await?;
         if synchronous >= connection::SYNCHRONOUS_FULL {
             return Ok(Vec::new());

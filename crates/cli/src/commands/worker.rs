@@ -29,6 +29,7 @@ use crate::ops::signals::{self, Reloads, StopSignals};
 use crate::otlp;
 use crate::store::gate::{GateStart, StartedGate};
 use crate::store::health::CheckIntervals;
+use crate::store::wiring::files::OpenFiles;
 use crate::store::wiring::{self, OpenedStore};
 use crate::tls;
 use crate::upstream::client::UpstreamClient;
@@ -126,6 +127,8 @@ async fn start(
     shutdown: &Arc<Shutdown>,
     runtime: &Arc<dyn Runtime>,
 ) -> Result<StartedWorker, CommandError> {
+    let files = Arc::new(OpenFiles::default());
+    files.watch_dead_letters(&config.dead_letter).map_err(CommandError::cannot_start)?;
     let start = GateStart {
         opened: resources.store,
         place: config.store.place(),
@@ -133,7 +136,7 @@ async fn start(
         secret: config.secret.clone(),
         settings: &config.gate,
         data_dir: config.data_dir.as_deref(),
-        more: Vec::new(),
+        more: vec![Arc::clone(&files) as _],
         runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };
@@ -146,6 +149,7 @@ async fn start(
     dead.check_start().await?;
     let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
+    files.watch_source(&config.source).map_err(CommandError::cannot_start)?;
     let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy);
     let source = dead.redriven(source, Arc::clone(runtime), reopen);
     Ok(StartedWorker { gate, journal, dead, source })

@@ -2,6 +2,7 @@
 //! [`outbox`] for those that have an outbox, and [`dead`] for dead letters.
 
 pub(crate) mod dead;
+pub(crate) mod files;
 pub(crate) mod outbox;
 pub(crate) mod sinks;
 pub(crate) mod sources;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hapax::Store;
-use hapax::runtime::Runtime;
 use hapax::journal::StorePlace;
+use hapax::runtime::Runtime;
 use hapax::store::{Inspect, Memory, MemorySettings};
 #[cfg(feature = "postgres")]
 use hapax::stores::PostgresUrl;
@@ -106,7 +107,6 @@ impl std::str::FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in
     /// The kind and place of the store, without credentials.
     pub(crate) fn place(&self) -> StorePlace {
         match self {
@@ -120,6 +120,7 @@ impl StoreUrl {
         }
     }
 
+    /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in
     /// the journal must not be recorded in another store.
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {

@@ -45,6 +45,7 @@ mod malformed_requests;
 mod memory_bounds;
 mod metrics;
 mod migrate;
+mod moved_files;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod outbox;

@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use serde_json::Value;
 
 use crate::harness::{Api, free_address, hapax, until};
+use crate::moved_files::replace;
 use crate::raw_http::RawConnection;
 
 /// A file with an outbox, and the files of a relay.
@@ -201,6 +202,47 @@ async fn an_event_reaches_a_service_once_through_a_queue_and_a_worker_without_an
     relay.terminate();
     let bodies: Vec<_> = api.seen().iter().map(|request| request.body.clone()).collect();
     assert_eq!(bodies, ["one", "two", "three"], "{ids:?}");
+}
+
+/// Both files, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_publishes_nothing_into_a_file_that_was_replaced_and_nothing_out_of_one() {
+    let shop = Shop::new();
+    let orders = shop.path("orders.db");
+    let relay = shop.relay(&["--sink", &format!("sqlite://{}?queue=orders", orders.display())]);
+    shop.emit([event("orders", "acme", "one")]);
+    until("the first event is published", async || shop.count(1) == 1).await;
+    replace(&orders);
+    until("the sink is not ready", async || {
+        let (status, why) = shop.page("/readyz").await;
+        status == 503 && why.contains("the sink: ") && why.contains("orders.db was replaced by another file")
+    })
+    .await;
+    shop.emit([event("orders", "acme", "two")]);
+    until("the relay tried to publish", async || {
+        let (_, page) = shop.page("/metrics").await;
+        let tried = page.lines().find(|line| {
+            line.starts_with("hapax_relay_events_total{sink=\"sqlite/") && line.contains("result=\"not-published\"")
+        });
+        tried.is_some_and(|line| !line.ends_with(" 0"))
+    })
+    .await;
+    assert_eq!(shop.count(1), 1, "the second event is not published");
+    replace(&shop.path("shop.db"));
+    until("the database is not ready", async || {
+        let (status, why) = shop.page("/readyz").await;
+        status == 503 && why.contains("the database: ") && why.contains("shop.db was replaced by another file")
+    })
+    .await;
+    let log = relay.terminate();
+    assert!(log.contains("orders.db was replaced by another file"), "{log}");
+    // A new process publishes what is in the new files.
+    let relay = shop.relay(&["--sink", &format!("sqlite://{}?queue=orders", orders.display())]);
+    until("all events are published", async || shop.count(1) == 2).await;
+    relay.terminate();
+    let queued: u32 =
+        Connection::open(orders).unwrap().query_row("select count(*) from hapax_queue", [], |row| row.get(0)).unwrap();
+    assert_eq!(queued, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ use rusqlite::Connection;
 use tokio::net::TcpListener;
 
 use crate::harness::{Api, free_address, hapax, until};
+use crate::moved_files::replace;
 use crate::raw_http::RawConnection;
 
 /// A queue, and the files of a worker.
@@ -82,6 +83,14 @@ impl Shop {
         RunningWorker(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
+    /// The status of the worker's readiness, and its reason.
+    async fn ready(&self) -> (u16, String) {
+        let mut admin = RawConnection::to(self.admin).await;
+        admin.send_bytes(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        let page = admin.read_response().await.unwrap();
+        (page.status, page.text())
+    }
+
     /// The dead letters, one JSON object each.
     fn dead(&self) -> Vec<serde_json::Value> {
         self.run_dead(&["list"])
@@ -138,6 +147,33 @@ fn message(key: &str, payload: &'static str) -> Message {
 
 fn target(api: &Api, path: &str) -> String {
     format!("http://{}{path}", api.address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_takes_nothing_from_a_file_that_was_replaced() {
+    for replaced in ["shop.db", "records.db", "letters.db"] {
+        let (shop, api) = (Shop::new(), Api::start().await);
+        shop.enqueue(&[message("order-1", "five")]);
+        let letters = format!("sqlite://{}", shop.path("letters.db").display());
+        let worker = shop.worker(&target(&api, "/transfers"), &["--dead-letter", &letters]);
+        api.wait_for_requests(1).await;
+        until("the worker is ready and the queue is empty", async || shop.is_empty() && shop.ready().await.0 == 200)
+            .await;
+        replace(&shop.path(replaced));
+        let reason = format!("{replaced} was replaced by another file");
+        until("the worker is not ready", async || {
+            let (status, why) = shop.ready().await;
+            status == 503 && why.contains(&reason)
+        })
+        .await;
+        shop.enqueue(&[message("order-2", "six")]);
+        let output = worker.terminate();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert!(log.contains(&reason), "{replaced}: {log}");
+        if replaced != "letters.db" {
+            assert_eq!((api.count(), shop.is_empty()), (1, false), "{replaced}: the message waits for a restart");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -112,7 +112,8 @@ const QUEUE: usize = 1024;
 
 impl FileJournal {
     /// Creates the directory if it is missing and a file for this process, and adopts the files for the store at this
-    /// place that no process has locked. Blocks while it reads the adopted files. Uses the default settings and the current tokio runtime.
+    /// place that no process has locked. Blocks while it reads the adopted files. Uses the default settings and the
+    /// current tokio runtime.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.

@@ -63,12 +63,12 @@ impl SqliteDeadLetters {
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn with(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let connection = file_thread::open(path, |connection| {
+        let opened = file_thread::open(path, |connection| {
             // A redrive opens the operations of the ledger again.
             SqliteLedger::migrate(connection)?;
             Self::migrate(connection)
         })?;
-        let thread = FileThread::start(&*runtime, "hapax-sqlite-dead", connection)?;
+        let thread = FileThread::start(&*runtime, "hapax-sqlite-dead", opened)?;
         Ok(Self { thread, runtime })
     }
 

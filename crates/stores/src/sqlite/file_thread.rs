@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection;
+use super::opened_file::SqliteFile;
 use super::turn::Turn;
 
 /// How many calls may wait for the thread. A caller that finds the queue full waits for a free place.
@@ -17,7 +18,13 @@ const QUEUE: usize = 256;
 /// After so many pages of the log, the commit that follows moves it into the file. Nobody else may have the file open.
 const CHECKPOINT_PAGES: i64 = 1_000;
 
-type FileWork = Box<dyn FnOnce(&mut Connection) + Send>;
+type FileWork = Box<dyn FnOnce(&mut FileConnection) + Send>;
+
+/// A connection, and the file that it has open.
+pub(super) struct FileConnection {
+    pub(super) connection: Connection,
+    pub(super) file: SqliteFile,
+}
 
 /// Runs one piece of work after the other on a connection of its own.
 #[derive(Clone, Debug)]
@@ -30,12 +37,12 @@ pub(super) type Pending<T> = oneshot::Receiver<Result<T>>;
 
 impl FileThread {
     /// Starts a thread for this file, which ends when the last clone is dropped. The tables must exist.
-    pub(super) fn start(runtime: &dyn Runtime, name: &str, connection: Connection) -> Result<Self> {
+    pub(super) fn start(runtime: &dyn Runtime, name: &str, opened: FileConnection) -> Result<Self> {
         let (work, mut queue) = mpsc::channel::<FileWork>(QUEUE);
-        let mut connection = connection;
+        let mut opened = opened;
         let body = move || {
             while let Some(work) = queue.blocking_recv() {
-                work(&mut connection);
+                work(&mut opened);
             }
         };
         runtime.blocking(name, Box::new(body)).map_err(|source| {
@@ -44,7 +51,8 @@ impl FileThread {
         Ok(Self { work })
     }
 
-    /// Hands over work. Its result can be awaited later, and by another future.
+    /// Hands over work, which does not start if the file is no longer at its path. Its result can be awaited later, and
+    /// by another future.
     ///
     /// # Cancel safety
     /// If dropped, the work is not handed over.
@@ -52,10 +60,18 @@ impl FileThread {
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T> + Send + 'static,
     ) -> Result<Pending<T>> {
+        self.hand_over_unchecked(|FileConnection { connection, file }| file.guard(|| work(connection))).await
+    }
+
+    /// As [`hand_over`](Self::hand_over), for work that checks the file itself.
+    pub(super) async fn hand_over_unchecked<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut FileConnection) -> Result<T> + Send + 'static,
+    ) -> Result<Pending<T>> {
         let (reply, pending) = oneshot::channel();
-        let work: FileWork = Box::new(move |connection| {
+        let work: FileWork = Box::new(move |opened| {
             // A failed send means that nobody waits for the result.
-            let _ = reply.send(work(connection));
+            let _ = reply.send(work(opened));
         });
         let ended = |_| Error::new(ErrorKind::NotApplied, "the thread of the SQLite file has ended");
         self.work.send(work).await.map_err(ended)?;
@@ -81,13 +97,14 @@ pub(super) fn replied<T>(reply: Result<Result<T>, oneshot::error::RecvError>) ->
 }
 
 /// Opens a connection for a [`FileThread`]. Creates the file if it does not exist, and its tables by `migrate`.
-pub(super) fn open(path: &Path, migrate: impl FnOnce(&mut Connection) -> Result<()>) -> Result<Connection> {
+pub(super) fn open(path: &Path, migrate: impl FnOnce(&mut Connection) -> Result<()>) -> Result<FileConnection> {
     let mut connection = connection::open(path)?;
+    let file = SqliteFile::at(path)?;
     let unusable = |error| connection::unusable(path, error);
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(unusable)?;
     migrate(&mut connection)?;
     connection.busy_timeout(connection::BUSY_TIMEOUT).map_err(unusable)?;
-    Ok(connection)
+    Ok(FileConnection { connection, file })
 }
 
 /// Runs statements in a transaction that has the file's lock from its begin.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use hapax_core::runtime::Runtime;
-use hapax_core::{ErrorKind, Timestamp, Token};
+use hapax_core::{Error, ErrorKind, Timestamp, Token};
 use rusqlite::Connection;
 
 use crate::sqlite::checkpoint::Checkpoints;
+use crate::sqlite::file_thread::FileConnection;
 use crate::sqlite::row;
 use crate::sqlite::step::StepContext;
 use crate::sqlite::thread::{GroupError, QueuedStep, StepQueue};
@@ -17,27 +18,29 @@ const GROUP: usize = 512;
 
 /// The body of the writer thread: one transaction for all waiting steps, and no reply before its commit.
 pub(super) fn write_groups(
-    connection: Connection,
+    opened: FileConnection,
     mut checkpoints: Checkpoints,
     runtime: Arc<dyn Runtime>,
 ) -> impl FnOnce(StepQueue) + Send {
     move |mut queue| {
         while let Some(mut group) = queue.next(GROUP) {
             checkpoints.count(group.len());
-            let committed = commit_readable(&connection, &*runtime, &mut group);
+            let committed = commit_readable(&opened, &*runtime, &mut group);
             group.into_iter().for_each(|step| step.reply(&committed));
         }
     }
 }
 
 /// The body of the reader thread: one step at a time, on committed data.
-pub(super) fn read_steps(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(StepQueue) + Send {
+pub(super) fn read_steps(opened: FileConnection, runtime: Arc<dyn Runtime>) -> impl FnOnce(StepQueue) + Send {
     move |mut queue| {
         while let Some(group) = queue.next(1) {
             for mut step in group {
-                let mut context =
-                    StepContext { connection: &connection, now: runtime.wall_now(), token_high_water: Token(0) };
-                let read = step.carry_out(&mut context).map_err(|error| group_error(error, ErrorKind::NotApplied));
+                let (connection, now) = (&opened.connection, runtime.wall_now());
+                let mut context = StepContext { connection, now, token_high_water: Token(0) };
+                let read = check(&opened, ErrorKind::NotApplied).and_then(|()| {
+                    step.carry_out(&mut context).map_err(|error| group_error(error, ErrorKind::NotApplied))
+                });
                 step.reply(&read);
             }
         }
@@ -46,12 +49,12 @@ pub(super) fn read_steps(connection: Connection, runtime: Arc<dyn Runtime>) -> i
 
 /// Commits the group without the steps that find a damaged row: one damaged record must not fail the calls of others.
 fn commit_readable(
-    connection: &Connection,
+    opened: &FileConnection,
     runtime: &dyn Runtime,
     group: &mut Vec<Box<dyn QueuedStep>>,
 ) -> Result<(), GroupError> {
     loop {
-        match commit(connection, runtime, group) {
+        match commit(opened, runtime, group) {
             Err(error)
                 if let Some(damaged) = error.damaged_step
                     && group.len() > 1 =>
@@ -63,7 +66,9 @@ fn commit_readable(
     }
 }
 
-fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
+fn commit(opened: &FileConnection, runtime: &dyn Runtime, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
+    let connection = &opened.connection;
+    check(opened, ErrorKind::NotApplied)?;
     if !connection.is_autocommit() {
         // The rollback of an earlier group failed and left its transaction open.
         run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
@@ -80,7 +85,18 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
         // If this rollback fails too, the next group repeats it before it begins.
         let _ = run(connection, "rollback");
     }
-    committed
+    // A file that was moved before its commit may not be the one that is kept.
+    committed.and_then(|()| check(opened, ErrorKind::Unknown))
+}
+
+/// Checks that the file is still at its path.
+fn check(opened: &FileConnection, kind: ErrorKind) -> Result<(), GroupError> {
+    opened.file.check_as(kind).map_err(|error: Error| GroupError {
+        kind,
+        message: error.to_string().into(),
+        source: None,
+        damaged_step: None,
+    })
 }
 
 fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
@@ -119,7 +135,7 @@ fn group_error(error: rusqlite::Error, kind: ErrorKind) -> GroupError {
         Some(DiskFull) => (ErrorKind::Full, "the disk of the SQLite file is full"),
         Some(_) | None => (kind, "SQLite failed to carry out the step"),
     };
-    GroupError { kind, message, source: Arc::new(error), damaged_step: None }
+    GroupError { kind, message: message.into(), source: Some(Arc::new(error)), damaged_step: None }
 }
 
 /// A failed commit may have reached the disk, with two exceptions. After `SQLITE_BUSY` the commit never got the file's

@@ -76,11 +76,11 @@ impl SqliteOutbox {
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn with(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let connection = file_thread::open(path, |connection| {
+        let opened = file_thread::open(path, |connection| {
             SqliteLedger::migrate(connection)?;
             Self::migrate(connection)
         })?;
-        let thread = FileThread::start(&*runtime, "hapax-sqlite-outbox", connection)?;
+        let thread = FileThread::start(&*runtime, "hapax-sqlite-outbox", opened)?;
         Ok(Self { thread, runtime, horizons: AtomicU64::new(0), swept_to: Arc::default() })
     }
 

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hapax_core::runtime::Runtime;
@@ -50,15 +51,20 @@ impl DatabaseThread {
 /// Why the transaction of a group failed. Each caller of the group gets this error.
 pub(super) struct GroupError {
     pub(super) kind: ErrorKind,
-    pub(super) message: &'static str,
-    pub(super) source: Arc<rusqlite::Error>,
+    pub(super) message: Cow<'static, str>,
+    /// None if no statement failed.
+    pub(super) source: Option<Arc<rusqlite::Error>>,
     /// The place in the group of a step that found a damaged row. The other steps may succeed without it.
     pub(super) damaged_step: Option<usize>,
 }
 
 impl GroupError {
     fn error(&self) -> Error {
-        Error::new(self.kind, self.message).caused_by(Arc::clone(&self.source))
+        let error = Error::new(self.kind, self.message.clone());
+        match &self.source {
+            Some(source) => error.caused_by(Arc::clone(source)),
+            None => error,
+        }
     }
 }
 

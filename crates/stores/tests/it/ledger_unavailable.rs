@@ -63,7 +63,7 @@ fn count(path: &Path, table: &str) -> i64 {
     open(path).query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap()
 }
 
-fn job(n: u8) -> Job {
+pub(crate) fn job(n: u8) -> Job {
     let (scope, key) = (Scope::untenanted("shop").unwrap(), Key::new([n]).unwrap());
     let call = Identity::plain().call(&scope, &key);
     let (call, record_key) = (Call::from(call), call.record_key());

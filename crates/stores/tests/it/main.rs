@@ -9,6 +9,8 @@ mod ledger_faults;
 mod ledger_log;
 mod ledger_sweep;
 mod ledger_unavailable;
+#[cfg(target_os = "linux")]
+mod moved_files;
 mod openings;
 mod outbox;
 mod queue;

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::broker::{Job, Process, Verdict};
@@ -11,6 +13,10 @@ use hapax_core::ledger::{Entry, HandlerFailure, Work};
 use rusqlite::{Connection, Transaction};
 
 use super::SqliteLedger;
+use crate::sqlite::opened_file::SqliteFile;
+
+/// How long a worker waits that finds its file moved.
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl SqliteLedger {
     /// What processes the messages of a worker: each batch is one transaction of this connection, with the rows of the
@@ -21,12 +27,18 @@ impl SqliteLedger {
     /// an entry's job. It returns one answer for each entry. A panic counts as a failure; everything is rolled back.
     ///
     /// Failures are counted in the database. The operation is closed after 8 of them, unless the terms say otherwise.
+    ///
+    /// While the file of the connection is not at its path, nothing is processed: see [`SqliteFile`].
     pub fn process<A, H>(&self, connection: Connection, handler: H) -> SqliteProcess<H>
     where
         A: Answer,
         H: Fn(&Transaction<'_>, &[Job], &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> + Send + Sync + 'static,
     {
-        SqliteProcess { ledger: Self::new(self.terms.clone().counting()), connection: Mutex::new(connection), handler }
+        // A database in memory has no path.
+        let path = connection.path().filter(|path| !path.is_empty());
+        let file = path.and_then(|path| SqliteFile::at(Path::new(path)).ok());
+        let ledger = Self::new(self.terms.clone().counting());
+        SqliteProcess { ledger, connection: Mutex::new(connection), file, handler }
     }
 }
 
@@ -34,7 +46,19 @@ impl SqliteLedger {
 pub struct SqliteProcess<H> {
     ledger: SqliteLedger,
     connection: Mutex<Connection>,
+    file: Option<SqliteFile>,
     handler: H,
+}
+
+impl<H> SqliteProcess<H> {
+    /// Whether the file of the connection is no longer at its path.
+    fn has_lost_file(&self) -> bool {
+        let lost = self.file.as_ref().and_then(|file| file.check().err());
+        if let Some(error) = &lost {
+            tracing::error!(error = error.to_string(), "The ledger's file cannot be used; its messages wait.");
+        }
+        lost.is_some()
+    }
 }
 
 impl<H> fmt::Debug for SqliteProcess<H> {
@@ -50,6 +74,10 @@ where
     H: Fn(&Transaction<'_>, &[Job], &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> + Send + Sync + 'static,
 {
     async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
+        let paused = || vec![Verdict::Pause { after: PAUSE }; jobs.len()];
+        if self.has_lost_file() {
+            return paused();
+        }
         let work = jobs.iter().map(Work::from).collect();
         // A handler that panicked left no transaction open.
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,6 +85,8 @@ where
             let handled = catch_unwind(AssertUnwindSafe(|| (self.handler)(transaction, &jobs, entries)));
             handled.unwrap_or_else(|_panic| Err(HandlerFailure::of_any(Failure::unknown("the handler panicked"))))
         };
-        self.ledger.run_to_end(&mut connection, work, handler).into_verdicts()
+        let verdicts = self.ledger.run_to_end(&mut connection, work, handler).into_verdicts();
+        // What was committed in a file that went meanwhile may not be in the one that is kept.
+        if self.has_lost_file() { paused() } else { verdicts }
     }
 }

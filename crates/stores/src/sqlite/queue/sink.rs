@@ -11,12 +11,12 @@ use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{ErrorCode, Transaction};
 use tokio::sync::oneshot;
 
 use super::SqliteQueue;
 use super::statements::{self, EventToPut};
-use crate::sqlite::file_thread::{self, FileThread, in_transaction, not_applied};
+use crate::sqlite::file_thread::{self, FileConnection, FileThread, in_transaction, not_applied};
 
 /// The longest name of a queue, in characters.
 const MAX_NAME: usize = 255;
@@ -134,15 +134,15 @@ impl SqliteSink {
     pub fn open(config: SqliteSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let name = config.name().into();
         let SqliteSinkConfig { path, topic, window } = config;
-        let connection = file_thread::open(&path, SqliteQueue::migrate)?;
-        let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", connection)?;
+        let opened = file_thread::open(&path, SqliteQueue::migrate)?;
+        let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", opened)?;
         Ok(Self { name, topic, window, thread, waiting: Arc::default(), runtime })
     }
 
     /// Lets the thread put in what waits.
     async fn put_waiting(&self) -> Result<()> {
         let (waiting, window) = (Arc::clone(&self.waiting), self.window);
-        let put = move |connection: &mut Connection| {
+        let put = move |opened: &mut FileConnection| {
             let events = {
                 let mut waiting = waiting.lock();
                 let count = waiting.events.len().min(MAX_PUT);
@@ -150,16 +150,18 @@ impl SqliteSink {
             };
             // An earlier call may have taken all.
             if !events.is_empty() {
-                put_all(connection, events, window);
+                put_all(opened, events, window);
             }
             Ok(())
         };
-        self.thread.hand_over(put).await.map(drop)
+        // Unchecked: an event whose file has gone gets its reply.
+        self.thread.hand_over_unchecked(put).await.map(drop)
     }
 }
 
-fn put_all(connection: &mut Connection, events: Vec<WaitingEvent>, window: Duration) {
-    let put = in_transaction(connection, |transaction| {
+fn put_all(opened: &mut FileConnection, events: Vec<WaitingEvent>, window: Duration) {
+    let FileConnection { connection, file } = opened;
+    let statements = |transaction: &Transaction<'_>| {
         let put = |event: &WaitingEvent| match statements::put_event(transaction, &event.put, window) {
             // It fails again, and not for the other events.
             Err(error) if is_refused(&error) => Ok(Published::Refused(format!("SQLite refuses the row: {error}"))),
@@ -169,7 +171,8 @@ fn put_all(connection: &mut Connection, events: Vec<WaitingEvent>, window: Durat
         // Faster than they come in, so that the table does not grow.
         statements::forget_events(transaction, window, 2 * events.len() + 16)?;
         Ok(published)
-    });
+    };
+    let put = file.guard(|| in_transaction(connection, statements));
     let published = put.unwrap_or_else(|error| {
         let shared = Arc::new(error);
         events.iter().map(|_| failed(copy(&shared))).collect()

@@ -109,12 +109,12 @@ impl SqliteSource {
         runtime: Arc<dyn Runtime>,
         settings: SqliteSourceSettings,
     ) -> Result<Self> {
-        let connection = file_thread::open(path, SqliteQueue::migrate)?;
-        let file = statements::file(&connection).map_err(|error| connection::unusable(path, error))?;
+        let opened = file_thread::open(path, SqliteQueue::migrate)?;
+        let file = statements::file(&opened.connection).map_err(|error| connection::unusable(path, error))?;
         let mut owner = [0; 16];
         runtime.fill_random(&mut owner);
         let shared = SharedQueue {
-            thread: FileThread::start(&*runtime, "hapax-sqlite-queue", connection)?,
+            thread: FileThread::start(&*runtime, "hapax-sqlite-queue", opened)?,
             runtime,
             lane: Lane { topic: Arc::clone(&queue.name), partition: 0, generation: 0 },
             owner,
