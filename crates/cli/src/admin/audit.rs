@@ -2,9 +2,9 @@
 //! Nothing in the file is ever changed.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::admin::call::{ListEvents, WriteEndpoint};
 use crate::admin::{ApiError, Requester};
 use crate::commands::print::{hexadecimal, time};
+use crate::files::{Links, open_appended, open_to_append};
 
 /// The name of the file in the directory of a store.
 pub(crate) const FILE_NAME: &str = "audit.jsonl";
@@ -132,7 +133,7 @@ impl AuditFile {
         if let Some(directory) = self.path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&self.path)
+        open_to_append(&self.path, Links::Refused)
     }
 
     fn append_line(&self, event: &AuditEvent) -> io::Result<()> {
@@ -150,7 +151,7 @@ impl AuditFile {
     }
 
     fn read_back(&self, ask: &ListEvents) -> io::Result<Value> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match open_appended(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(json!({ "events": [], "is_complete": true }));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use hapax::telemetry::AUDIT;
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::files::{Links, open_to_append};
 use crate::logs::queue::{LineRank, LogQueue, LostLines};
 
 /// The lines of this process.
@@ -77,8 +78,7 @@ impl LogOutput {
 }
 
 fn open(path: &Path) -> Result<File, anyhow::Error> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("cannot open the log file {}", path.display()))
+    open_to_append(path, Links::Followed).with_context(|| format!("cannot open the log file {}", path.display()))
 }
 
 /// Queues each line with its rank.

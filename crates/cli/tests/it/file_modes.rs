@@ -5,6 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use http::Request;
+use http_body_util::Full;
+
 use crate::config::check;
 use crate::harness::{Api, Gateway, free_address, hapax, sqlite};
 use crate::tls::Pki;
@@ -39,15 +42,66 @@ async fn files_with_answers_belong_to_their_owner_alone_under_every_umask() {
     for umask in ["000", "022", "277"] {
         let directory = tempfile::tempdir().unwrap();
         let upstream = format!("http://{}", api.address);
-        let flags = ["--upstream", &upstream];
+        let log = directory.path().join("hapax.log").display().to_string();
+        let flags = ["--upstream", &upstream, "--log-file", &log];
         let gateway = Gateway::run(under_umask(umask), &sqlite(directory.path()), &flags, free_address()).await;
         assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201);
+        // A write of nothing is in the audit file, too.
+        assert_eq!(release_nothing(&gateway).await.0, 404);
         let modes = modes(directory.path());
-        for name in ["hapax.db", "hapax.db-wal", "hapax.db-shm", "hapax.db.spill/"] {
+        for name in ["hapax.db", "hapax.db-wal", "hapax.db-shm", "hapax.db.spill/", "audit.jsonl", "hapax.log"] {
             assert!(modes.iter().any(|(path, _)| path.contains(name)), "no {name}: {modes:?}");
         }
         assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "umask {umask}: {modes:?}");
     }
+}
+
+/// Releases a record that does not exist. Returns the status and the answer.
+async fn release_nothing(gateway: &Gateway) -> (u16, String) {
+    let address = format!("http://{}/api/v1/records/{}/release", gateway.admin, "0".repeat(32));
+    let request = Request::post(address).header("content-type", "application/json");
+    let answer = gateway.send(request.body(Full::from(r#"{"token":1}"#)).unwrap()).await.unwrap();
+    (answer.status.as_u16(), answer.body)
+}
+
+#[test]
+fn a_log_file_that_others_may_write_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hapax.log");
+    // A gateway that accepts the file ends, too.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for mode in [0o620, 0o602, 0o666] {
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let flags = ["gateway", "--store", "memory:", "--upstream", "http://127.0.0.1:9", "--listen", &taken];
+        let output = hapax().args(flags).arg("--log-file").arg(&file).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(3) && error.contains("others may write to it"), "{mode:o}: {error}");
+        assert_eq!(fs::read(&file).unwrap(), b"", "{mode:o}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_file_that_others_may_write_or_choose_is_refused() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
+    let (audit, other) = (directory.path().join("hapax.db.spill/audit.jsonl"), directory.path().join("other"));
+    fs::write(&other, "").unwrap();
+    for (mode, reason) in [(0o620, "others may write to it"), (0o602, "others may write to it"), (0o600, "link")] {
+        if reason == "link" {
+            fs::remove_file(&audit).unwrap();
+            std::os::unix::fs::symlink(&other, &audit).unwrap();
+        } else {
+            fs::write(&audit, "").unwrap();
+            fs::set_permissions(&audit, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let (status, answer) = release_nothing(&gateway).await;
+        assert!(status == 500 && answer.contains("audit-failed") && answer.contains(reason), "{mode:o}: {answer}");
+        let listed = gateway.get(gateway.admin, "/api/v1/audit").await.unwrap();
+        assert!(listed.status == 500 && listed.body.contains(reason), "{mode:o}: {}", listed.body);
+    }
+    assert_eq!(fs::read(&other).unwrap(), b"");
 }
 
 #[test]
