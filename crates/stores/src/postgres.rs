@@ -31,6 +31,7 @@ mod sweep;
 mod tables;
 mod timeline;
 mod tls;
+mod trust;
 mod url;
 
 use std::fmt;
@@ -201,6 +202,7 @@ impl Postgres {
         let isolation: String = row.try_get("isolation").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_record", "hapax_store"]);
         findings.extend(record_findings(&isolation, self.shared.url.tls));
+        findings.extend(trust::findings(&*self.pool.get().await?, &self.shared.url.schema).await?);
         Ok(findings)
     }
 }
@@ -342,8 +344,8 @@ impl Inspect for Postgres {
         inspection::purge(self, rk, seen).await
     }
 
-    /// Checks the server's version, role and settings, whether it was replaced or lost records, and whether the tables
-    /// are there.
+    /// Checks the server's version, role and settings, whether it was replaced or lost records, whether the tables are
+    /// there, and who else could change what happens to them.
     async fn check(&self) -> Result<Vec<Finding>> {
         let mut findings = self.findings().await?;
         // A server that must not be used gets no tables.

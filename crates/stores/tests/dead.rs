@@ -22,7 +22,7 @@ use hapax_stores::{
     PostgresDeadLetters, PostgresLedger, PostgresUrl, RedisDeadLetters, SqliteDeadLetters, SqliteLedger,
 };
 use hapax_testkit::MemoryBroker;
-use hapax_testkit::servers::{self, PostgresServer, RedisKind, RedisServer, RedisServerOptions};
+use hapax_testkit::servers::{self, PgBouncer, PostgresServer, RedisKind, RedisServer, RedisServerOptions};
 use libtest_mimic::Trial;
 use tokio::time::Instant;
 
@@ -53,6 +53,14 @@ async fn postgres() -> World {
     World { letters: Arc::new(PostgresDeadLetters::connect(&url).unwrap()), _resources: Box::new(schema) }
 }
 
+/// Behind a pooler the search path cannot be chosen. It has what another role could plant there.
+async fn pooled_postgres() -> World {
+    let pooler = PgBouncer::shared().await.unwrap();
+    let schema = PostgresServer::shared().await.unwrap().planted_schema().await.unwrap();
+    let url: PostgresUrl = schema.url_at(pooler.address()).parse().unwrap();
+    World { letters: Arc::new(PostgresDeadLetters::connect(&url).unwrap()), _resources: Box::new(schema) }
+}
+
 async fn redis_like(kind: RedisKind) -> World {
     let server = RedisServer::start(RedisServerOptions::new(kind)).await.unwrap();
     let letters = RedisDeadLetters::connect(&server.url().parse().unwrap()).unwrap();
@@ -79,6 +87,9 @@ fn main() -> ExitCode {
         cases("memory", |name, case| plain(name, move || async move { case(memory().await).await })),
         cases("sqlite", |name, case| plain(name, move || async move { case(sqlite().await).await })),
         cases("postgres", |name, case| served("postgres", name, move || async move { case(postgres().await).await })),
+        cases("pgbouncer", |name, case| {
+            served("pgbouncer", name, move || async move { case(pooled_postgres().await).await })
+        }),
         cases("redis", |name, case| {
             served("redis", name, move || async move { case(redis_like(RedisKind::Redis).await).await })
         }),

@@ -7,5 +7,5 @@ use std::process::ExitCode;
 use outbox_setup::{memory, postgres, sqlite};
 
 fn main() -> ExitCode {
-    hapax_testkit::outbox_main(&[memory::backend(), postgres::backend(), sqlite::backend()])
+    hapax_testkit::outbox_main(&[memory::backend(), postgres::backend(), postgres::pooled_backend(), sqlite::backend()])
 }

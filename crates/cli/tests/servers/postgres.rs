@@ -1,7 +1,7 @@
 //! Tests of the gateway with PostgreSQL.
 
 use hapax_testkit::proxy::{Direction, NetworkFault, Proxy};
-use hapax_testkit::servers::{self, PostgresServer, PostgresServerOptions, Trial};
+use hapax_testkit::servers::{self, PgBouncer, PostgresServer, PostgresServerOptions, Trial};
 use http::StatusCode;
 
 use crate::harness::{Api, Gateway, free_address, hapax, until};
@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_gateway_starts_before_its_server", postgres, before_its_server),
         servers::test("a_role_that_may_not_create_tables_is_refused", postgres, without_rights),
         servers::test("a_server_that_does_not_sync_is_reported", postgres, no_sync),
+        servers::test("another_role_runs_nothing_as_the_role_of_the_gateway", "pgbouncer", other_role),
         servers::test("a_standby_promoted_with_loss_is_reported", postgres, promoted_with_loss),
         servers::test("the_audit_of_the_demo_holds", postgres, demo_audit),
     ]
@@ -76,6 +77,51 @@ async fn no_sync() {
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
 }
+
+/// As on PostgreSQL 14, everybody may create in `public`, which has the tables. Behind a pooler the gateway cannot
+/// choose its search path.
+async fn other_role() {
+    let server = start(&[]).await;
+    let pooler = PgBouncer::start(&server).await.unwrap();
+    let admin = server.client().await.unwrap();
+    admin.batch_execute(PLANT).await.unwrap();
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let url = format!("postgres://shop@{}/postgres", pooler.address());
+    let flags = ["--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::start(api.address, &url, &flags).await;
+    let ran = gateway.post("/charges", "a-key", "{}").await.unwrap();
+    let copy = gateway.post("/charges", "a-key", "{}").await.unwrap();
+    assert!(ran.status == StatusCode::CREATED && copy.is_replayed(), "{}", copy.body);
+    let stolen = admin.query("select role from stolen", &[]).await.unwrap();
+    assert!(stolen.is_empty(), "the planted operator ran {} times", stolen.len());
+    let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
+    assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+    gateway.terminate();
+    let (_, logs) = gateway.wait_for_exit();
+    assert!(logs.contains("other roles may create objects in the schema public"), "{logs}");
+    // A gateway does not start on a table that runs what others have written.
+    let trigger = "create function spy() returns trigger language plpgsql as 'begin return new; end';
+                   create trigger spy before insert on hapax_record for each row execute function spy()";
+    admin.batch_execute(trigger).await.unwrap();
+    let mut gateway = hapax();
+    gateway.args(["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let output = gateway.args(["--store", &url]).args(flags).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("hapax_record has the trigger spy"), "{errors}");
+}
+
+/// PostgreSQL multiplies only a `double precision` with an interval, and converts other numbers.
+const PLANT: &str = "
+    create role shop login;
+    create role other login;
+    grant create on schema public to public;
+    create table stolen (role text not null);
+    grant insert on stolen to public;
+    set role other;
+    create function public.steal(bigint, interval) returns interval language sql volatile as
+        'insert into public.stolen values (current_user); select $1::double precision * $2';
+    create operator public.* (leftarg = bigint, rightarg = interval, function = public.steal)";
 
 /// The operation whose record was lost runs again: only a ledger could prevent that. The log and the metrics tell.
 async fn promoted_with_loss() {

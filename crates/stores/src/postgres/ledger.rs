@@ -98,7 +98,7 @@ impl PostgresLedger {
     pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>, terms: Terms) -> Result<Self> {
         let sql = Arc::new(Sql::new(&url.schema));
         let (url, connections) = (Arc::new(url.clone()), url.connections);
-        let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), connections)?;
+        let pool = ConnectionPool::for_handlers(Arc::clone(&url), Arc::clone(&runtime), connections)?;
         let own_connection = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), 1)?;
         let notifier = Some(Arc::new(RelayNotifier::new(own_connection, Arc::clone(&runtime))));
         telemetry::ledger_opened(&terms);

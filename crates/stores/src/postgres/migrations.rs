@@ -7,13 +7,15 @@ use tokio_postgres::{Client, IsolationLevel, Row};
 use super::call_error::PostgresCallError;
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
+use super::trust;
 
 /// One version of the schema.
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) version: i32,
-    /// The tables have no schema in their names: `apply` sets the search path. The body of a function names the
-    /// schema as `"SCHEMA"`.
+    /// The tables have no schema in their names: `apply` sets the search path. What another role may have created in
+    /// that schema must not be called: a function whose arguments are converted names its schema. The body of a
+    /// function names the schema of the tables as `"SCHEMA"`.
     pub(crate) sql: &'static str,
 }
 
@@ -31,8 +33,10 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
 /// The versions that the schema lacks. None means that the schema can be used.
 ///
 /// # Errors
-/// `Unusable` if the schema has a version that this release does not know.
+/// `Unusable` if the schema has a version that this release does not know, or somebody else could change what the
+/// statements of Hapax do.
 pub(crate) async fn missing(client: &Client, schema: &Schema) -> Result<Vec<&'static Migration>, PostgresCallError> {
+    trust::verify(client, schema).await?;
     let exists = has_name(client, include_str!("migrations/has_table.sql"), schema).await?;
     let applied = if exists { applied(client, schema).await? } else { Vec::new() };
     let known = MIGRATIONS.last().map_or(0, |newest| newest.version);
@@ -101,8 +105,10 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), schema).await? {
         run(&schema.replace_in(include_str!("migrations/create_schema.sql"))).await?;
     }
-    run(&format!("set local search_path to {schema}")).await?;
+    run(&set_path(schema)).await?;
     run(include_str!("migrations/create_versions.sql")).await?;
+    // Another role may have created the table at this moment.
+    trust::verify(transaction.client(), schema).await?;
     for migration in &missing {
         run(&schema.replace_in(migration.sql)).await?;
         let version: Parameter<'_> = (&migration.version, Type::INT4);
@@ -111,6 +117,11 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     }
     transaction.commit().await.map_err(PostgresCallError::Sent)?;
     Ok(missing.iter().map(|migration| migration.version).collect())
+}
+
+/// Tables are created in the schema, and nothing is found in the session's own schema before the system's.
+fn set_path(schema: &Schema) -> String {
+    format!("set local search_path to {schema}, pg_temp")
 }
 
 /// A script that applies the missing versions in one transaction, for `psql`.
@@ -125,7 +136,7 @@ pub(crate) async fn script(client: &Client, schema: &Schema) -> Result<String, P
     if !has_schema {
         script += &format!("{};\n\n", create_schema.trim_end());
     }
-    script += &format!("set local search_path to {schema};\n\n{}", include_str!("migrations/create_versions.sql"));
+    script += &format!("{};\n\n{}", set_path(schema), include_str!("migrations/create_versions.sql"));
     for Migration { version, sql } in missing {
         let sql = schema.replace_in(sql);
         script += &format!("\n{sql}\ninsert into hapax_migration (version) values ({version});\n");

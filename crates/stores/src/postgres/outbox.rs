@@ -25,6 +25,7 @@ use super::check::ServerFacts;
 use super::migrations;
 use super::pool::{ConnectionPool, Parameter};
 use super::sequences;
+use super::trust;
 use columns::column;
 use sql::OutboxSql;
 use wake_up::WakeUp;
@@ -193,6 +194,7 @@ impl Outbox for PostgresOutbox {
         let row = self.pool.query(&self.sql.facts, &[]).await?.pop().ok_or_else(unread)?;
         let facts = ServerFacts::read(&row).map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_outbox", "hapax_parked", "hapax_relay"]);
+        findings.extend(trust::findings(&*self.pool.get().await?, &self.url.schema).await?);
         if !column::<bool>(&row, "has_tables")? {
             findings.push(refuse(NO_TABLES));
         } else if !column::<bool>(&row, "has_rights")? {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
-use futures_util::future::select;
+use futures_util::future::{join, select};
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -53,12 +53,19 @@ pub(crate) struct ConnectionPool {
 pub(crate) struct PooledConnection(Object<Connector>);
 
 impl ConnectionPool {
-    /// Creates a pool; it connects at its first call.
+    /// Creates a pool for statements of Hapax; it connects at its first call. Where no pooler is in between, the search
+    /// path of its sessions has the system's schema only.
     ///
     /// # Errors
     /// `Unusable` if a file in the URL cannot be read.
     pub(crate) fn new(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize) -> Result<Self> {
-        Self::build(url, runtime, connections, None)
+        Self::build(url, runtime, connections, Use::Own)
+    }
+
+    /// Creates a pool as [`ConnectionPool::new`] does, on which handlers run statements, too: they find their tables by
+    /// the search path of the role.
+    pub(super) fn for_handlers(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize) -> Result<Self> {
+        Self::build(url, runtime, connections, Use::Handlers)
     }
 
     /// Creates a pool as [`ConnectionPool::new`] does. The monitor observes each connection before it is used.
@@ -68,22 +75,16 @@ impl ConnectionPool {
         connections: usize,
         monitor: Arc<TimelineMonitor>,
     ) -> Result<Self> {
-        Self::build(url, runtime, connections, Some(monitor))
+        Self::build(url, runtime, connections, Use::Watched(monitor))
     }
 
-    fn build(
-        url: Arc<PostgresUrl>,
-        runtime: Arc<dyn Runtime>,
-        connections: usize,
-        monitor: Option<Arc<TimelineMonitor>>,
-    ) -> Result<Self> {
+    fn build(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize, used: Use) -> Result<Self> {
         url.config()?;
         let uses_tls = url.tls != TlsMode::Disable;
         let tls = uses_tls.then(|| tls::client_config(url.tls, &url.tls_files)).transpose()?;
         let system_tls = tls.filter(|_| !url.tls_files.has_any());
         let permits = Arc::new(Semaphore::new(2 * connections));
-        let connector =
-            Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default(), monitor });
+        let connector = Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default(), used });
         let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
         let connections = built.map_err(|source| {
             Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
@@ -192,15 +193,8 @@ impl UnansweredCall<'_> {
     }
 
     /// Whether the server keeps statements that are prepared on this connection.
-    ///
-    /// # Cancel safety
-    /// As [`ConnectionPool::query`].
-    pub(crate) async fn prepares_statements(&mut self) -> Result<bool, PostgresCallError> {
-        let session = self.session_mut();
-        if session.is_direct.is_none() {
-            session.is_direct = Some(direct::is_direct(&session.client).await.map_err(PostgresCallError::Sent)?);
-        }
-        Ok(session.is_direct == Some(true))
+    pub(crate) fn prepares_statements(&mut self) -> bool {
+        self.session_mut().is_direct
     }
 
     /// Runs one statement as [`UnansweredCall::query`] does, and keeps it prepared on its connection.
@@ -265,14 +259,24 @@ struct ConnectorParts {
     /// Sessions whose callers gave up before they were open. The next callers get them: otherwise callers whose timeout
     /// is shorter than a connect would never get a connection.
     spares: Mutex<Vec<Session>>,
-    monitor: Option<Arc<TimelineMonitor>>,
+    used: Use,
+}
+
+/// What the connections of a pool are used for.
+enum Use {
+    /// Statements of Hapax.
+    Own,
+    /// The same, by a store of records, whose monitor observes each connection.
+    Watched(Arc<TimelineMonitor>),
+    /// Statements of Hapax, and of handlers.
+    Handlers,
 }
 
 /// A client with what is known of its connection.
 struct Session {
     client: Client,
-    /// Whether no pooler is between the client and the server. `None` until it is needed; not known with TLS.
-    is_direct: Option<bool>,
+    /// Whether no pooler is between the client and the server. False in a pool for handlers, which do not need it.
+    is_direct: bool,
     prepared: HashMap<String, Statement>,
     /// For the task that drives the connection: it ends with the client.
     _exists: oneshot::Sender<()>,
@@ -337,10 +341,13 @@ impl ConnectorParts {
     }
 
     async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
-        let session = self.connect(permit).await?;
-        if let Some(monitor) = &self.monitor {
-            monitor.observe(&session.client).await;
-        }
+        let mut session = self.connect(permit).await?;
+        let pinned = match &self.used {
+            Use::Own => direct::pin(&session.client).await,
+            Use::Watched(monitor) => join(direct::pin(&session.client), monitor.observe(&session.client)).await.0,
+            Use::Handlers => Ok(false),
+        };
+        session.is_direct = pinned.map_err(PostgresCallError::NotConnected)?;
         Ok(session)
     }
 
@@ -379,7 +386,6 @@ impl ConnectorParts {
             drop(select(pin!(connection), pin!(drained)).await);
             drop(permit);
         }));
-        let is_direct = (self.url.tls != TlsMode::Disable).then_some(false);
-        Session { client, is_direct, prepared: HashMap::new(), _exists: exists }
+        Session { client, is_direct: false, prepared: HashMap::new(), _exists: exists }
     }
 }

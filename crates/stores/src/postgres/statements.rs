@@ -1,4 +1,9 @@
 //! The statements, with the schema of the store in the names of their tables.
+//!
+//! A statement may run under a search path that others can add to: behind a pooler, or in the transaction of a caller.
+//! So that it calls nothing of theirs, it names the schema of every function, table and type of the system, except
+//! `unnest` with several arrays, which is syntax. An operator has exactly the types on its two sides for which the
+//! system has it: PostgreSQL prefers an operator that needs no conversion, wherever it is.
 
 use super::schema::Schema;
 

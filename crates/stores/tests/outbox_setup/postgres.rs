@@ -1,4 +1,4 @@
-//! The outbox suite's setup of PostgreSQL: all cases share one server, and each has a schema. Writers use the SQL
+//! The outbox suite's setups of PostgreSQL: all cases share one server, and each has a schema. Writers use the SQL
 //! function, with a search path that has not the schema.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{BoxError, EventId, Inspect, Store};
 use hapax_stores::{Postgres, PostgresOutbox, PostgresTables};
-use hapax_testkit::servers::{PostgresSchema, PostgresServer};
+use hapax_testkit::servers::{PgBouncer, PostgresSchema, PostgresServer};
 use hapax_testkit::{OutboxBackend, OutboxSetup, OutboxWriter, yield_now};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
@@ -20,6 +20,12 @@ use uuid::Uuid;
 pub(crate) fn backend() -> OutboxBackend {
     let make = || async { Box::new(PostgresTablesSetup::new().await) as Box<dyn OutboxSetup> };
     OutboxBackend::new("postgres", make).requiring("postgres")
+}
+
+/// Behind a pooler the search path cannot be chosen. It has what another role could plant there.
+pub(crate) fn pooled_backend() -> OutboxBackend {
+    let make = || async { Box::new(PostgresTablesSetup::behind_pgbouncer().await) as Box<dyn OutboxSetup> };
+    OutboxBackend::new("pgbouncer", make).requiring("pgbouncer")
 }
 
 struct PostgresTablesSetup {
@@ -32,12 +38,25 @@ struct PostgresTablesSetup {
 impl PostgresTablesSetup {
     async fn new() -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
-        let schema = Arc::new(server.schema().await.expect("the server answers"));
-        let url = schema.url().parse().expect("the URL is valid");
+        let schema = server.schema().await.expect("the server answers");
+        let url = schema.url();
+        Self::at(&url, server, schema).await
+    }
+
+    async fn behind_pgbouncer() -> Self {
+        let server = PostgresServer::shared().await.expect("the server starts");
+        let pooler = PgBouncer::shared().await.expect("the pooler starts");
+        let schema = server.planted_schema().await.expect("the server answers");
+        let url = schema.url_at(pooler.address());
+        Self::at(&url, server, schema).await
+    }
+
+    async fn at(text: &str, server: Arc<PostgresServer>, schema: PostgresSchema) -> Self {
+        let url = text.parse().expect("the URL is valid");
         PostgresTables::connect(&url).expect("the server answers").create().await.expect("the tables are new");
         let outbox = Arc::new(PostgresOutbox::connect(&url).expect("the URL is valid"));
-        let store = Arc::new(Postgres::connect(&schema.url()).expect("the URL is valid"));
-        Self { outbox, store, server, schema }
+        let store = Arc::new(Postgres::connect(text).expect("the URL is valid"));
+        Self { outbox, store, server, schema: Arc::new(schema) }
     }
 
     async fn writer(&self) -> PostgresWriter {
@@ -71,19 +90,18 @@ impl OutboxSetup for PostgresTablesSetup {
         Box::new(self.writer().await)
     }
 
-    /// The insertion waits in a trigger: by then the row has its id, and the transaction has its own id only if the
+    /// The insertion waits in a constraint: by then the row has its id, and the transaction has its own id only if the
     /// default of the column has drawn it.
     async fn begin_slow(&self, event: &OutgoingEvent) -> Box<dyn OutboxWriter> {
         let (name, lock) = (self.schema.name(), lock(&self.schema));
-        let trigger = format!(
-            "create function {name}.wait() returns trigger language plpgsql as
-             'begin perform pg_advisory_xact_lock({lock}); return new; end';
-             create trigger wait before insert on {name}.hapax_outbox for each row
-             when (new.topic = '{}') execute function {name}.wait();
+        let constraint = format!(
+            "create function {name}.wait(topic text) returns boolean language plpgsql as
+             'begin if topic = ''{}'' then perform pg_catalog.pg_advisory_xact_lock({lock}); end if; return true; end';
+             alter table {name}.hapax_outbox add constraint wait check ({name}.wait(topic)) not valid;
              select pg_advisory_lock({lock});",
             event.topic
         );
-        self.schema.admin().batch_execute(&trigger).await.expect("the trigger is new");
+        self.schema.admin().batch_execute(&constraint).await.expect("the constraint is new");
         let mut writer = self.writer().await;
         let (client, event, schema) = (Arc::clone(&writer.client), event.clone(), name.to_owned());
         let mut pending: LocalBoxFuture<'static, _> =
@@ -102,7 +120,7 @@ impl OutboxSetup for PostgresTablesSetup {
             }
             yield_now().await;
         }
-        panic!("the insertion does not reach the trigger");
+        panic!("the insertion does not reach the constraint");
     }
 
     async fn age(&self, by: Duration) {

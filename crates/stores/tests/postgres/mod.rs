@@ -16,7 +16,8 @@ pub(crate) fn backend() -> Backend {
     backend.requiring("postgres").lacking(LACKING)
 }
 
-/// Behind a pooler the store prepares no statements: every call uses the statements of a batch, also a single one.
+/// Behind a pooler the store prepares no statements: every call uses the statements of a batch, also a single one. Nor
+/// can it choose the search path, which has what another role could plant there.
 pub(crate) fn pooled_backend() -> Backend {
     let setup = || async { Box::new(PostgresSetup::behind_pgbouncer().await) as Box<dyn Setup> };
     let backend = Backend::new("pgbouncer", setup).sequences(100);
@@ -42,7 +43,7 @@ impl PostgresSetup {
     async fn behind_pgbouncer() -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
         let pooler = PgBouncer::shared().await.expect("the pooler starts");
-        let schema = server.schema().await.expect("the server answers");
+        let schema = server.planted_schema().await.expect("the server answers");
         let url = schema.url_at(pooler.address());
         Self::with(schema, &url)
     }

@@ -63,7 +63,7 @@ impl FunctionsDoor {
             (&key, Type::BYTEA),
             (&written.is_in_commit_order, Type::BOOL),
         ];
-        let emit = "select hapax_emit($1, $2::uuid, $3, $4, $5, $6, in_commit_order => $7)::text";
+        let emit = "select hapax_emit($1, $2::pg_catalog.uuid, $3, $4, $5, $6, in_commit_order => $7)::pg_catalog.text";
         let row = self.call(emit, &parameters).await?;
         assert_eq!(row.get::<_, &str>(0), event.id.to_string(), "the function derives the same id");
         Ok(())
@@ -107,7 +107,8 @@ impl OwnDoor for FunctionsDoor {
         let (operation, fingerprint) = (call.operation().to_string(), fingerprints(call));
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&self.namespace, Type::TEXT), (&operation, Type::TEXT), (&fingerprint, Type::TEXT)];
-        let once = "select outcome, convert_from(answer, 'UTF8') from hapax_once($1, $2::uuid, $3)";
+        let once =
+            "select outcome, pg_catalog.convert_from(answer, 'UTF8') from hapax_once($1, $2::pg_catalog.uuid, $3)";
         let row = self.call(once, &parameters).await.map_err(claim_error)?;
         Ok(match row.get(0) {
             "fresh" => Claimed::Fresh(()),
@@ -131,7 +132,7 @@ impl OwnDoor for FunctionsDoor {
         let text = operation.to_string();
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&self.namespace, Type::TEXT), (&text, Type::TEXT), (&answer.as_bytes(), Type::BYTEA)];
-        self.call("select hapax_done($1, $2::uuid, $3)", &parameters).await?;
+        self.call("select hapax_done($1, $2::pg_catalog.uuid, $3)", &parameters).await?;
         let events: Vec<_> = self.events.borrow_mut().extract_if(.., |event| event.operation == operation).collect();
         for (n, event) in (0..).zip(events) {
             self.write_event(n, event).await?;

@@ -1,6 +1,7 @@
 //! The ledger suite's setups of PostgreSQL, one for each door to the ledger in a transaction of the caller's own: the
 //! drivers `tokio_postgres` and `sqlx`, and the functions in SQL. Runners and copies by other ways use the same rows,
-//! so each door also replays what the others wrote. All cases share one server, and each has a schema.
+//! so each door also replays what the others wrote. All cases share one server, and each has a schema. A ledger cannot
+//! choose the search path, which has what another role could plant there.
 
 mod driver;
 mod functions;
@@ -64,23 +65,21 @@ struct PostgresDatabase {
 impl PostgresDatabase {
     async fn new(door: MakeDoor, address: SocketAddr) -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
-        let schema = server.schema().await.expect("the server answers");
+        let schema = server.planted_schema().await.expect("the server answers");
         let url = schema.url().parse().expect("the URL is valid");
         // The store creates all tables at its first call.
         let store = Postgres::with(&url, std::sync::Arc::new(Tokio::current())).expect("the URL can be used");
         store.check().await.expect("the tables are new");
-        let tables = "create table effect (namespace text not null, operation text not null);
-                      create table taken (id integer primary key);
-                      insert into taken values (1);";
-        let database = Self { address, schema, door };
-        let owner = database.connect().await;
-        owner.batch_execute(tables).await.expect("the tables are new");
-        database
-    }
-
-    /// Connects as the owner of the schema.
-    async fn connect(&self) -> Client {
-        connect(&self.owner_url(self.address)).await.expect("the server answers")
+        let tables = format!(
+            "create table effect (namespace text not null, operation text not null);
+             create table taken (id integer primary key);
+             insert into taken values (1);
+             alter table effect owner to {0};
+             alter table taken owner to {0};",
+            schema.name()
+        );
+        schema.admin().batch_execute(&tables).await.expect("the tables are new");
+        Self { address, schema, door }
     }
 
     fn owner_url(&self, address: SocketAddr) -> String {

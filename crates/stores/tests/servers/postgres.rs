@@ -12,9 +12,11 @@ mod ledger_functions;
 mod ledger_upkeep;
 mod outages;
 mod outbox;
+mod planted;
 mod schemas;
 mod snippets;
 mod sqlx;
+mod trust;
 mod worker;
 
 use std::sync::Arc;
@@ -35,7 +37,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         disk::tests(),
         failovers::tests(),
         outages::tests(),
+        planted::tests(),
         schemas::tests(),
+        trust::tests(),
     ];
     let others = [emitting::tests(), outbox::tests(), snippets::tests(), sqlx::tests(), worker::tests()];
     ledgers.into_iter().chain(records).chain(others).flatten().collect()

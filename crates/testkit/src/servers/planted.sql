@@ -1,7 +1,7 @@
 -- What a role could create in a schema of another role's search path, so that a statement of that role calls it: each
 -- function of the system once more, a type with the name of each type and table of the system, and operators for pairs
--- of types for which the system has only one that converts them. A function that takes the name of a table is also there
--- with a text: a literal is a text rather than a name. Each call counts, and fails.
+-- of types for which the system has only one that converts them. A function that takes the name of a table is there
+-- with a text, too: a literal is a text rather than a name. Each call counts, and fails.
 create schema planted;
 create sequence planted.calls;
 grant usage on schema planted to public;

@@ -2,11 +2,10 @@
 -- not written either lost a race, or its token was too small: it takes token and clock from this reply and tries again.
 -- The clock may be off by a second, so that one statement suffices.
 with clock as materialized (
-    select clock_timestamp() as now, mark from hapax_store where id = 1
+    select pg_catalog.clock_timestamp() as now, mark from hapax_store where id = 1
 ), asked as materialized (
     select *
-      from unnest($1::bytea[], $2::smallint[], $3::boolean[], $4::smallint[], $5::bytea[], $6::bigint[], $7::bytea[],
-                  $8::integer[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bigint[])
+      from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
            as asked (rk, state, takeover, rule, fingerprint, token, owner, attempt, lease_ms, lifetime_s, record_check,
                      life_s)
      order by rk
@@ -16,11 +15,11 @@ with clock as materialized (
     insert into hapax_record (rk, state, takeover, rule, fingerprint, token, owner, attempt, lease_ms, lifetime_s,
                               since, expires_at, record_check)
     select a.rk, a.state, a.takeover, a.rule, a.fingerprint, a.token, a.owner, a.attempt, a.lease_ms, a.lifetime_s,
-           c.now, c.now + a.life_s * interval '1 second', a.record_check
+           c.now, c.now + pg_catalog.make_interval(secs => a.life_s), a.record_check
       from asked a cross join clock c
      where not exists (select from found f where f.rk = a.rk)
        and (a.token < 0, a.token) > (c.mark < 0, c.mark)
-       and (a.token < 0 or a.token >= extract(epoch from c.now) * 1000000 - 1000000)
+       and (a.token < 0 or a.token >= (extract(epoch from c.now) * 1000000::numeric)::bigint - 1000000)
      order by a.rk
         on conflict (rk) do nothing
     returning rk

@@ -2,11 +2,10 @@
 -- completed record if none is stored and `may_recreate` allows it. The fingerprint is compared too, so that an altered
 -- record is not overwritten.
 with clock as materialized (
-    select clock_timestamp() as now, mark from hapax_store where id = 1
+    select pg_catalog.clock_timestamp() as now, mark from hapax_store where id = 1
 ), asked as materialized (
     select *
-      from unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::smallint[], $5::bytea[], $6::bytea[], $7::bigint[],
-                  $8::bytea[], $9::bigint[], $10::boolean[])
+      from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
            as asked (rk, token, owner, rule, fingerprint, record_check, expiry_s, answer, life_s, may_recreate)
      order by rk
 ), found as materialized (
@@ -22,7 +21,7 @@ with clock as materialized (
     update hapax_record r
        set state = 2, takeover = false, owner = null, attempt = null, lease_ms = null, lifetime_s = null,
            expiry_s = a.expiry_s, record_check = a.record_check, answer = a.answer, since = c.now,
-           expires_at = c.now + a.life_s * interval '1 second'
+           expires_at = c.now + pg_catalog.make_interval(secs => a.life_s)
       from asked a cross join clock c
      where r.ctid = any (array(select location from held))
        and r.rk = a.rk and r.token = a.token and r.owner = a.owner
@@ -33,7 +32,7 @@ with clock as materialized (
     insert into hapax_record (rk, state, takeover, rule, fingerprint, token, expiry_s, record_check, answer, since,
                               expires_at)
     select a.rk, 2, false, a.rule, a.fingerprint, a.token, a.expiry_s, a.record_check, a.answer, c.now,
-           c.now + a.life_s * interval '1 second'
+           c.now + pg_catalog.make_interval(secs => a.life_s)
       from asked a cross join clock c
      where a.may_recreate and not exists (select from found f where f.rk = a.rk)
      order by a.rk

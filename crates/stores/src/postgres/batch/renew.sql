@@ -1,8 +1,8 @@
 -- The row R2 of the protocol, for each grant of the arrays $1 to $3: the lease and the life begin again.
 with clock as materialized (
-    select clock_timestamp() as now, mark from hapax_store where id = 1
+    select pg_catalog.clock_timestamp() as now, mark from hapax_store where id = 1
 ), asked as materialized (
-    select * from unnest($1::bytea[], $2::bigint[], $3::bytea[]) as asked (rk, token, owner)
+    select * from unnest($1, $2, $3) as asked (rk, token, owner)
      order by rk
 ), found as materialized (
     select stored.*
@@ -15,7 +15,7 @@ with clock as materialized (
        for update skip locked
 ), renewed as (
     update hapax_record r
-       set since = c.now, expires_at = c.now + r.lifetime_s * interval '1 second'
+       set since = c.now, expires_at = c.now + pg_catalog.make_interval(secs => r.lifetime_s)
       from asked a cross join clock c
      where r.ctid = any (array(select location from held))
        and r.rk = a.rk and r.token = a.token and r.owner = a.owner

@@ -142,7 +142,7 @@ async fn query<C: BatchCall>(
             let arrays: Vec<Parameter<'_>> = columns.iter().map(Column::as_array).collect();
             return connection.query(&statements.skipping, &arrays).await;
         }
-        if connection.prepares_statements().await? {
+        if connection.prepares_statements() {
             let values: Vec<Parameter<'_>> = columns.iter().map(Column::as_value).collect();
             return connection.query_prepared(&statements.single, &values).await;
         }

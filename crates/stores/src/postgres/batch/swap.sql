@@ -1,14 +1,11 @@
 -- Writes each record of the arrays $1 to $14 if the record that was seen is still stored: $16 to $27, with the end of
 -- its life $15. If $15 is null, the seen record had expired or there was none: it must have expired or be gone.
 with clock as materialized (
-    select clock_timestamp() as now, mark from hapax_store where id = 1
+    select pg_catalog.clock_timestamp() as now, mark from hapax_store where id = 1
 ), asked as materialized (
     select *
-      from unnest($1::bytea[], $2::smallint[], $3::boolean[], $4::smallint[], $5::bytea[], $6::bigint[], $7::bytea[],
-                  $8::integer[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[],
-                  $15::timestamptz[], $16::smallint[], $17::boolean[], $18::smallint[], $19::bytea[], $20::bigint[],
-                  $21::bytea[], $22::integer[], $23::bigint[], $24::bigint[], $25::bytea[], $26::bigint[],
-                  $27::bytea[])
+      from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+                  $23, $24, $25, $26, $27)
            as asked (rk, state, takeover, rule, fingerprint, token, owner, attempt, lease_ms, lifetime_s, record_check,
                      expiry_s, answer, life_s,
                      seen_end, seen_state, seen_takeover, seen_rule, seen_fingerprint, seen_token, seen_owner,
@@ -28,7 +25,7 @@ with clock as materialized (
        set state = a.state, takeover = a.takeover, rule = a.rule, fingerprint = a.fingerprint, token = a.token,
            owner = a.owner, attempt = a.attempt, lease_ms = a.lease_ms, lifetime_s = a.lifetime_s,
            record_check = a.record_check, expiry_s = a.expiry_s, answer = a.answer, since = c.now,
-           expires_at = c.now + a.life_s * interval '1 second'
+           expires_at = c.now + pg_catalog.make_interval(secs => a.life_s)
       from asked a cross join clock c
      where r.ctid = any (array(select location from held))
        and r.rk = a.rk
@@ -44,7 +41,7 @@ with clock as materialized (
     insert into hapax_record (rk, state, takeover, rule, fingerprint, token, owner, attempt, lease_ms, lifetime_s,
                               record_check, expiry_s, answer, since, expires_at)
     select a.rk, a.state, a.takeover, a.rule, a.fingerprint, a.token, a.owner, a.attempt, a.lease_ms, a.lifetime_s,
-           a.record_check, a.expiry_s, a.answer, c.now, c.now + a.life_s * interval '1 second'
+           a.record_check, a.expiry_s, a.answer, c.now, c.now + pg_catalog.make_interval(secs => a.life_s)
       from asked a cross join clock c
      where a.seen_end is null and not exists (select from found f where f.rk = a.rk)
      order by a.rk

@@ -1,3 +1,6 @@
 select distinct okey from hapax_dead
-where source = $1 and sha256(okey) = any(array(select sha256(asked.okey) from unnest($2::bytea[]) asked(okey)))
+where source = $1
+    and pg_catalog.sha256(okey) = any(
+        array(select pg_catalog.sha256(asked.okey) from pg_catalog.unnest($2) asked(okey))
+    )
     and okey = any($2)

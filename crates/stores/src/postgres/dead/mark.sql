@@ -1,6 +1,7 @@
 with marked as (
     update hapax_dead
-    set marked_at = coalesce(marked_at, clock_timestamp()), free_at = coalesce(free_at, clock_timestamp()),
+    set marked_at = coalesce(marked_at, pg_catalog.clock_timestamp()),
+        free_at = coalesce(free_at, pg_catalog.clock_timestamp()),
         reason = case when reason = $2 then $3 else reason end
     where id = $1
     returning operation, namespace

@@ -5,10 +5,12 @@
 -- plan is made for arrays of unknown length.
 with asked as materialized (
     select u.operation, u.rule, u.fingerprint,
-           pg_try_advisory_xact_lock(
-               uuid_hash_extended(u.operation, hashtextextended($1, 'hapax_ledger'::regclass::oid::bigint))
+           pg_catalog.pg_try_advisory_xact_lock(
+               pg_catalog.uuid_hash_extended(
+                   u.operation, pg_catalog.hashtextextended($1, 'hapax_ledger'::pg_catalog.regclass::bigint)
+               )
            ) as is_locked
-      from unnest((select $2::uuid[]), (select $3::smallint[]), (select $4::bytea[])) u (operation, rule, fingerprint)
+      from unnest((select $2), (select $3), (select $4)) u (operation, rule, fingerprint)
 ), inserted as (
     insert into hapax_ledger (operation, namespace, rule, fingerprint)
     select operation, $1, rule, fingerprint
@@ -22,6 +24,8 @@ with asked as materialized (
         on conflict (operation, namespace) do nothing
     returning operation
 )
-select operation, true as is_inserted, (select pg_current_xact_id()::text::bigint) as transaction from inserted
+select operation, true as is_inserted,
+       (select pg_catalog.pg_current_xact_id()::pg_catalog.text::bigint) as transaction
+  from inserted
  union all
 select operation, false, null from asked where not is_locked

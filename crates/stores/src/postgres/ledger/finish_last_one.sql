@@ -2,7 +2,7 @@
 with finished as (
     update hapax_ledger
        set open = null, verdict = $3, answer = $4
-     where operation = $2 and namespace = $1 and open = 1 and xact = pg_current_xact_id()
+     where operation = $2 and namespace = $1 and open = 1 and xact = pg_catalog.pg_current_xact_id()
     returning 1
 )
-select 1 / count(*) from finished
+select 1 / pg_catalog.count(*) from finished

@@ -12,6 +12,7 @@ use super::PostgresLedger;
 use super::statements::uuid;
 use crate::postgres::call_error::PostgresCallError;
 use crate::postgres::check::{ServerFacts, ledger_findings};
+use crate::postgres::trust;
 
 /// How many pages of 8 KiB of each table one step of a sweep reads: about a thousand rows, so that no call waits long.
 const PAGES: u32 = 16;
@@ -44,6 +45,7 @@ impl PostgresLedger {
         let locks: i64 = row.try_get("locks").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
         findings.extend(ledger_findings(locks, calls));
+        findings.extend(trust::findings(&*self.pool.get().await?, &self.url.schema).await?);
         Ok(findings)
     }
 

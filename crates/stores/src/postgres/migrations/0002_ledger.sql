@@ -42,7 +42,7 @@ create sequence hapax_outbox_id;
 -- the oldest running transaction is younger than it seems.
 create table hapax_outbox (
     id           bigint primary key
-                 default (case when pg_current_xact_id() is not null then nextval('hapax_outbox_id') end),
+                 default (case when pg_current_xact_id() is not null then pg_catalog.nextval('hapax_outbox_id') end),
     created_at   timestamptz not null default clock_timestamp(),
     published_at timestamptz,
     event_id     uuid not null unique,

@@ -4,7 +4,7 @@ create sequence hapax_dead_number;
 -- letter with `marked_at` is to be processed again: a worker of its source may take it from `free_at` on. `position` is
 -- the 64 bits of an unsigned number. `headers` is JSON; a header may contain NUL, which jsonb cannot store.
 create table hapax_dead (
-    number      bigint not null default nextval('hapax_dead_number') unique,
+    number      bigint not null default pg_catalog.nextval('hapax_dead_number') unique,
     at          timestamptz not null,
     marked_at   timestamptz,
     free_at     timestamptz,

@@ -1,1 +1,1 @@
-select from pg_namespace where nspname = $1
+select from pg_catalog.pg_namespace where nspname = $1

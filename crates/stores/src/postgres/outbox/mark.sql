@@ -5,15 +5,15 @@
 -- plan could go through the index of open rows once for each id.
 with held as materialized (
     select hapax_hold_republications() as republications
-     where (select set_config('lock_timeout', '100ms', true)) is not null
+     where (select pg_catalog.set_config('lock_timeout', '100ms', true)) is not null
 ), marked as (
     update hapax_outbox o
-       set state = 1, published_at = clock_timestamp()
-      from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id)
+       set state = 1, published_at = pg_catalog.clock_timestamp()
+      from unnest((select $1), (select $2)) a (id, event_id)
      where (select republications from held) = $3
        and o.id = a.id and o.event_id = a.event_id and o.state = (select 0::smallint)
     returning o.id
 )
-select count(*) as marked, (select republications from held) is distinct from $3 as is_rewound,
-       set_config('synchronous_commit', 'off', true)
+select pg_catalog.count(*) as marked, (select republications from held) is distinct from $3 as is_rewound,
+       pg_catalog.set_config('synchronous_commit', 'off', true)
   from marked

@@ -1,2 +1,2 @@
 -- The time that mark.sql would give to a row.
-select clock_timestamp() as now
+select pg_catalog.clock_timestamp() as now

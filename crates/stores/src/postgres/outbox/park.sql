@@ -4,11 +4,11 @@
 with refused as materialized (
     select *
       from hapax_outbox
-     where (select set_config('lock_timeout', '5s', true)) is not null
+     where (select pg_catalog.set_config('lock_timeout', '5s', true)) is not null
        and id = $1 and event_id = $2 and state in (0, 2)
 ), parked as (
     insert into hapax_parked as p (key, bucket, row_id, event_id, topic, reason)
-    select coalesce(okey, uuid_send(event_id)), bucket, id, event_id, topic, $3 from refused
+    select coalesce(okey, pg_catalog.uuid_send(event_id)), bucket, id, event_id, topic, $3 from refused
         on conflict (key) do update set reason = p.reason
     returning key
 ), aside as (

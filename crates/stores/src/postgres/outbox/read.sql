@@ -7,7 +7,7 @@
 -- compiles the plan, which takes far longer than the read. Only a read that is to be cut numbers its rows.
 with asked as materialized (
     select u.bucket, u.after, u.most
-      from unnest((select $1::smallint[]), (select $2::bigint[]), (select $3::bigint[])) u (bucket, after, most)
+      from unnest((select $1), (select $2), (select $3)) u (bucket, after, most)
 ), found as materialized (
     select o.*
       from asked,
@@ -21,13 +21,15 @@ with asked as materialized (
                 limit $5
            ) o
 ), total as materialized (
-    select count(*) as found, sum(octet_length(payload) + pg_column_size(headers)) as bytes from found
+    select pg_catalog.count(*) as found,
+           pg_catalog.sum(pg_catalog.octet_length(payload) + pg_catalog.pg_column_size(headers)) as bytes
+      from found
 ), placed as (
-    select found.*, row_number() over (partition by bucket order by id) as place from found
+    select found.*, pg_catalog.row_number() over (partition by bucket order by id) as place from found
 ), summed as (
     select placed.*,
-           sum(octet_length(payload) + pg_column_size(headers)) over ordered as bytes,
-           row_number() over ordered = 1 as is_first
+           pg_catalog.sum(pg_catalog.octet_length(payload) + pg_catalog.pg_column_size(headers)) over ordered as bytes,
+           pg_catalog.row_number() over ordered = 1 as is_first
       from placed
     window ordered as (order by place, id)
 ), kept as (
@@ -38,8 +40,8 @@ with asked as materialized (
     select * from summed where (select bytes from total) > $4 and (bytes <= $4 or is_first)
 )
 select r.openings, r.republications, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace,
-       k.operation, k.n, k.topic, k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload,
-       k.created_at, p.key is not null as is_parked
+       k.operation, k.n, k.topic, k.okey, k.type, k.source, k.content_type, k.headers::pg_catalog.text as headers,
+       k.payload, k.created_at, p.key is not null as is_parked
   from (select openings, republications from hapax_relay limit 1) r
   left join kept k on true
-  left join hapax_parked p on p.key = coalesce(k.okey, uuid_send(k.event_id))
+  left join hapax_parked p on p.key = coalesce(k.okey, pg_catalog.uuid_send(k.event_id))

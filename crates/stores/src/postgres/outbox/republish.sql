@@ -6,8 +6,11 @@
 -- broker got this event after the operator had decided to publish again, whether the row was open all the time, or an
 -- earlier call has opened it.
 with looked_at as materialized (
-    select id, state = 1 and published_at >= timestamptz 'epoch' + $1 * interval '1 microsecond'
-                         and published_at < timestamptz 'epoch' + $2 * interval '1 microsecond' as is_meant
+    select id,
+           state = 1
+           and published_at >= timestamp with time zone 'epoch' + $1::double precision * interval '1 microsecond'
+           and published_at < timestamp with time zone 'epoch' + $2::double precision * interval '1 microsecond'
+           as is_meant
       from hapax_outbox
      where id > $3
      order by id
@@ -20,4 +23,4 @@ with looked_at as materialized (
 ), rewound as (
     update hapax_relay set openings = openings + 1::bigint where exists (select from opened)
 )
-select (select max(id) from looked_at) as last, (select count(*) from opened) as opened
+select (select pg_catalog.max(id) from looked_at) as last, (select pg_catalog.count(*) from opened) as opened

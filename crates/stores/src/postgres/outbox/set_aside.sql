@@ -2,9 +2,9 @@
 -- until the commit. Fails after a while where another transaction has a lock. The arrays and the state hide in selects,
 -- as in mark.sql.
 with asked as materialized (
-    select o.id, coalesce(o.okey, uuid_send(o.event_id)) as key
-      from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id), hapax_outbox o
-     where (select set_config('lock_timeout', '5s', true)) is not null
+    select o.id, coalesce(o.okey, pg_catalog.uuid_send(o.event_id)) as key
+      from unnest((select $1), (select $2)) a (id, event_id), hapax_outbox o
+     where (select pg_catalog.set_config('lock_timeout', '5s', true)) is not null
        and o.id = a.id and o.event_id = a.event_id
 ), locked as materialized (
     select p.key

@@ -2,17 +2,17 @@
 -- either lost a race, or its token was too small: it takes token and clock from this reply and tries again. The clock
 -- may be off by a second, so that one statement suffices.
 with clock as materialized (
-    select clock_timestamp() as now, mark from hapax_store where id = 1
+    select pg_catalog.clock_timestamp() as now, mark from hapax_store where id = 1
 ), found as materialized (
     select * from hapax_record where rk = $1
 ), inserted as (
     insert into hapax_record (rk, state, takeover, rule, fingerprint, token, owner, attempt, lease_ms, lifetime_s,
                               since, expires_at, record_check)
-    select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now, now + $12 * interval '1 second', $11
+    select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now, now + pg_catalog.make_interval(secs => $12), $11
       from clock
      where not exists (select from found)
        and ($6 < 0, $6) > (mark < 0, mark)
-       and ($6 < 0 or $6 >= extract(epoch from now) * 1000000 - 1000000)
+       and ($6 < 0 or $6 >= (extract(epoch from now) * 1000000::numeric)::bigint - 1000000)
         on conflict (rk) do nothing
     returning rk
 )

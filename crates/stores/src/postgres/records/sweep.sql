@@ -3,8 +3,9 @@
 with expired as materialized (
     select ctid
       from hapax_record
-     where ctid >= format('(%s,0)', $1)::tid and ctid < format('(%s,0)', $1 + $2)::tid
-       and expires_at <= clock_timestamp()
+     where ctid >= pg_catalog.format('(%s,0)', $1)::pg_catalog.tid
+       and ctid < pg_catalog.format('(%s,0)', $1 + $2)::pg_catalog.tid
+       and expires_at <= pg_catalog.clock_timestamp()
      limit $3
        for update skip locked
 ), removed as (
@@ -17,5 +18,5 @@ with expired as materialized (
       from newest n
      where s.id = 1 and (n.token < 0, n.token) > (s.mark < 0, s.mark)
 )
-select (select count(*) from removed) as removed,
-       pg_relation_size('hapax_record') / current_setting('block_size')::bigint as pages
+select (select pg_catalog.count(*) from removed) as removed,
+       pg_catalog.pg_relation_size('hapax_record') / pg_catalog.current_setting('block_size')::bigint as pages

@@ -206,7 +206,7 @@ async fn count_of(sequence: &str, schema: &PostgresSchema) -> i64 {
 const SLOW_INSERTS: &str = "
     create sequence inserts;
     grant usage on sequence inserts to public;
-    create function slow() returns trigger language plpgsql as
+    create function slow() returns trigger language plpgsql set search_path from current as
         'begin perform nextval(''inserts''), pg_sleep(1.2); return null; end';
     create trigger slow after insert on hapax_record execute function slow()";
 

@@ -40,7 +40,8 @@ impl HandleJobs<String> for Charging {
         accounts.sort_unstable();
         accounts.dedup();
         // Charges of one account exclude each other, so that their events have the order of their commits.
-        let lock = "select pg_advisory_xact_lock(hashtext($1 || name)) from unnest($2::text[]) name";
+        let lock = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($1 || name)) \
+                    from pg_catalog.unnest($2::pg_catalog.text[]) name";
         transaction.query(lock, &[&self.schema, &accounts]).await?;
         let sql = format!(
             "insert into {}.charge (operation, payment, amount_cents, nonce, account, cause, place) \

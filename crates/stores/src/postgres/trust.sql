@@ -1,0 +1,48 @@
+-- What lets others change what the statements of this role do. $1 is the schema of the tables and sequences $2. One row
+-- for each object that is not ours, and for each schema in which others may create: the `place` of the latter tells
+-- whether it comes before the schema of the system in the search path.
+with home as materialized (
+    select n.oid, n.nspname, n.nspowner, d.datdba
+      from pg_catalog.pg_namespace n, pg_catalog.pg_database d
+     where n.nspname = $1 and d.datname = pg_catalog.current_database()
+), trusted as materialized (
+    select r.oid
+      from pg_catalog.pg_roles r, home h
+     where r.rolname = current_user
+        or pg_catalog.pg_has_role(r.oid, h.nspowner, 'usage') or pg_catalog.pg_has_role(r.oid, h.datdba, 'usage')
+), tables as materialized (
+    select c.oid, c.relname, c.relowner, c.relrowsecurity
+      from pg_catalog.pg_class c, home h
+     where c.relnamespace = h.oid and c.relname = any($2)
+), path as materialized (
+    select p.name, p.place
+      from pg_catalog.unnest(pg_catalog.current_schemas(true)) with ordinality p (name, place)
+)
+select 'owner' as kind, t.relname as object, pg_catalog.pg_get_userbyid(t.relowner) as name, null::bigint as place
+  from tables t
+ where t.relowner not in (select oid from trusted)
+ union all
+select 'trigger', t.relname, g.tgname, null
+  from tables t
+  join pg_catalog.pg_trigger g on g.tgrelid = t.oid
+  join pg_catalog.pg_proc f on f.oid = g.tgfoid
+ where not g.tgisinternal
+   and not (t.relname = 'hapax_outbox' and g.tgname = 'hapax_outbox_attributes' and f.proname = 'hapax_refuse_event'
+            and f.pronamespace in (select oid from home) and f.proowner in (select oid from trusted))
+ union all
+select 'rule', t.relname, r.rulename, null from tables t join pg_catalog.pg_rewrite r on r.ev_class = t.oid
+ union all
+select 'policy', t.relname, p.polname, null from tables t join pg_catalog.pg_policy p on p.polrelid = t.oid
+ union all
+select 'row security', t.relname, t.relname, null from tables t where t.relrowsecurity
+ union all
+select 'schema', n.nspname, n.nspname, p.place - (select place from path where name = 'pg_catalog')
+  from pg_catalog.pg_namespace n
+  left join path p on p.name = n.nspname
+ where (p.name is not null or n.nspname = $1)
+   and exists (
+           select from pg_catalog.aclexplode(coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) a
+             left join pg_catalog.pg_roles r on r.oid = a.grantee
+            where a.privilege_type = 'CREATE' and a.grantee <> n.nspowner
+              and coalesce(not r.rolsuper and r.rolname <> current_user, true)
+       )
