@@ -67,11 +67,13 @@ pub(crate) struct ApiError {
     pub(crate) command: Option<String>,
     /// The record as it is now.
     pub(crate) record: Option<Value>,
+    /// The time after which nobody processes a dead letter any more.
+    pub(crate) free_at: Option<String>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), command: None, record: None }
+        Self { status, code, detail: detail.into(), command: None, record: None, free_at: None }
     }
 
     /// The request is wrong, whatever the state of the system.
@@ -89,6 +91,7 @@ impl ApiError {
         fields.insert("detail".into(), json!(self.detail));
         fields.extend(self.command.as_ref().map(|command| ("command".to_owned(), json!(command))));
         fields.extend(self.record.clone().map(|record| ("record".to_owned(), record)));
+        fields.extend(self.free_at.as_ref().map(|free_at| ("free_at".to_owned(), json!(free_at))));
         Value::Object(fields)
     }
 }
@@ -160,7 +163,7 @@ impl AdminApi {
     async fn carry_out(&self, target: &WriteTarget) -> Result<Value, ApiError> {
         match target {
             WriteTarget::Record(rk, action) => self.records()?.act(rk, action).await,
-            WriteTarget::DeadLetter(id, action) => dead::act(self.dead()?, *id, *action).await,
+            WriteTarget::DeadLetter(id, write) => dead::act(self.dead()?, *id, write).await,
             WriteTarget::Outbox(action) => outbox::act(self.outbox()?, action).await,
         }
     }

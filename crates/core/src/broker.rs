@@ -64,7 +64,10 @@ mod source;
 pub use dead::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 pub use dead_memory::MemoryDeadLetterStore;
 pub use dead_sink::SinkDeadLetters;
-pub use dead_store::{DeadCursor, DeadLetterStore, KeptLetter, ListedLetter, ListedReason, MarkedLetter};
+pub use dead_store::{
+    DeadCursor, DeadLetterStore, KeptLetter, LetterChange, LetterWord, ListedLetter, ListedReason, MarkedLetter,
+    SeenLetter,
+};
 pub use message::{Coordinates, Headers, Message, Position};
 pub use process::{Job, Process, Verdict};
 pub use settle::{Settle, Settlement};

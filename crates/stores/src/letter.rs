@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hapax_core::broker::{
     Coordinates, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedReason, MarkedLetter, Message, Position,
+    SeenLetter,
 };
 use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule, Timestamp};
 
@@ -118,6 +119,11 @@ pub(crate) fn listed(reason: String, attempts: i64) -> (ListedReason, u32) {
     u32::try_from(attempts).map_or((ListedReason::Damaged, 0), |attempts| (ListedReason::from_name(reason), attempts))
 }
 
+/// What a write to a letter names, where each write of a letter has a number.
+pub(crate) fn seen(number: i64, marked_at: Option<Timestamp>) -> SeenLetter {
+    SeenLetter { written: number.to_string(), marked_at }
+}
+
 pub(crate) fn time(stored: i64) -> Timestamp {
     Timestamp(stored.cast_unsigned())
 }
@@ -126,16 +132,25 @@ fn number<S, T: TryFrom<S>>(stored: S) -> Result<T> {
     T::try_from(stored).map_err(|_| damaged())
 }
 
-/// The letters that were taken for a redrive. Those that cannot be decoded are logged: they must not keep the others
-/// back.
-pub(crate) fn readable(taken: impl IntoIterator<Item = Result<KeptLetter>>) -> Vec<MarkedLetter> {
-    let marked = |kept: Result<KeptLetter>| {
+/// The letters that were taken for a redrive, and the ids of those that cannot be decoded. These are logged: they must
+/// not keep the others back.
+pub(crate) fn readable(
+    taken: impl IntoIterator<Item = (DeadLetterId, Result<KeptLetter>)>,
+) -> (Vec<MarkedLetter>, Vec<DeadLetterId>) {
+    let (mut marked, mut left_out) = (Vec::new(), Vec::new());
+    let decode = |kept: Result<KeptLetter>| {
         let kept = kept?;
         Ok(MarkedLetter { letter: kept.letter, marked_at: kept.marked_at.ok_or_else(damaged)? })
     };
-    let log =
-        |error: &Error| tracing::error!(?error, "a marked dead letter cannot be decoded; the others are redriven");
-    taken.into_iter().filter_map(|kept| marked(kept).inspect_err(log).ok()).collect()
+    for (id, kept) in taken {
+        let log =
+            |error: &Error| tracing::error!(?error, "a marked dead letter cannot be decoded; the others are redriven");
+        match decode(kept).inspect_err(log) {
+            Ok(letter) => marked.push(letter),
+            Err(_) => left_out.push(id),
+        }
+    }
+    (marked, left_out)
 }
 
 pub(crate) fn damaged() -> Error {

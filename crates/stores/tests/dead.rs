@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, ListedReason,
-    MemoryDeadLetterStore, Message, Position, Process, Verdict,
+    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, LetterChange, LetterWord,
+    ListedReason, MemoryDeadLetterStore, Message, Position, Process, SeenLetter, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Call, Terms};
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
 type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
-    let cases: [(&str, Case); 11] = [
+    let cases: [(&str, Case); 14] = [
         ("a_letter_is_found_as_it_was_put", |world| Box::pin(found_as_put(world))),
         ("a_repeated_letter_replaces_the_first_and_its_mark", |world| Box::pin(repeated(world))),
         ("a_list_has_pages_in_the_order_of_the_writes", |world| Box::pin(pages(world))),
@@ -112,6 +112,9 @@ fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
         ("a_letter_with_a_long_ordering_key_is_written", |world| Box::pin(long_key(world))),
         ("a_marked_letter_is_taken_once_by_its_source", |world| Box::pin(taken_once(world))),
         ("a_reason_changes_with_the_mark_and_the_letter_keeps_its_place", |world| Box::pin(reason_changes(world))),
+        ("the_word_of_an_operator_is_used_up_once_and_under_its_mark", |world| Box::pin(word_used_up(world))),
+        ("a_write_names_what_was_seen_and_is_stale_after_a_change", |world| Box::pin(seen_is_named(world))),
+        ("a_taken_letter_takes_no_word_and_stays_until_it_is_given_back", |world| Box::pin(taken_stays(world))),
         ("a_taken_letter_is_free_again_after_its_lease", |world| Box::pin(free_again(world))),
         ("a_finished_letter_is_gone_unless_its_message_is_dead_again", |world| Box::pin(finished(world))),
         ("a_cursor_of_something_else_is_an_error", |world| Box::pin(wrong_cursor(world))),
@@ -189,6 +192,26 @@ fn call(n: u8) -> Call {
     Identity::plain().call(&scope, &Key::new([n]).unwrap()).into()
 }
 
+fn unknown(n: u8) -> DeadLetter {
+    DeadLetter { reason: DeadReason::OutcomeUnknown, ..letter(n) }
+}
+
+/// What the list shows of a letter now.
+async fn seen(letters: &dyn DeadLetterStore, n: u8) -> SeenLetter {
+    let listed = letters.list(None, 100).await.unwrap().into_iter().rfind(|listed| listed.id == id(n));
+    listed.unwrap().seen
+}
+
+/// Marks a letter, as an operator does who has seen it as it is.
+async fn mark(letters: &dyn DeadLetterStore, n: u8) {
+    assert_eq!(letters.mark(id(n), &seen(letters, n).await, None).await.unwrap(), LetterChange::Yes);
+}
+
+async fn mark_not_done(letters: &dyn DeadLetterStore, n: u8) {
+    let word = Some(LetterWord::NotDone);
+    assert_eq!(letters.mark(id(n), &seen(letters, n).await, word).await.unwrap(), LetterChange::Yes);
+}
+
 /// As text, so that a difference is shown. Headers print only their names.
 fn shown(letter: &DeadLetter) -> String {
     let headers: Vec<_> = letter.message.headers.iter().collect();
@@ -217,7 +240,7 @@ async fn found_as_put(World { letters, _resources }: World) {
 
 async fn repeated(World { letters, _resources }: World) {
     put(&*letters, [letter(1), letter(2)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&*letters, 1).await;
     let again = DeadLetter { attempts: 16, at: Timestamp(1_900_000_000_000_000), ..letter(1) };
     put(&*letters, [again.clone()]).await;
     let found = letters.find(id(1)).await.unwrap().unwrap();
@@ -233,7 +256,7 @@ async fn pages(World { letters, _resources }: World) {
     put(&*letters, [letter(5)]).await;
     put(&*letters, [bare_letter(3)]).await;
     put(&*letters, (10..15).map(letter)).await;
-    assert!(letters.mark(id(3)).await.unwrap());
+    mark(&*letters, 3).await;
     let (mut listed, mut cursor) = (Vec::new(), None);
     loop {
         let page = letters.list(cursor.as_ref(), 3).await.unwrap();
@@ -255,9 +278,12 @@ async fn pages(World { letters, _resources }: World) {
 
 async fn dropped(World { letters, _resources }: World) {
     put(&*letters, [letter(1), letter(2)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
-    assert!(letters.remove(id(1)).await.unwrap());
-    assert!(!letters.remove(id(1)).await.unwrap(), "it is gone");
+    let before = seen(&*letters, 1).await;
+    mark(&*letters, 1).await;
+    assert_eq!(letters.remove(id(1), &before).await.unwrap(), LetterChange::Stale, "it was marked since");
+    let marked = seen(&*letters, 1).await;
+    assert_eq!(letters.remove(id(1), &marked).await.unwrap(), LetterChange::Yes);
+    assert_eq!(letters.remove(id(1), &marked).await.unwrap(), LetterChange::Missing);
     assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty());
     put(&*letters, [letter(1)]).await;
     assert_eq!(letters.find(id(1)).await.unwrap().unwrap().marked_at, None);
@@ -308,9 +334,10 @@ async fn taken_once(World { letters, _resources }: World) {
     let elsewhere = DeadLetter { source: "kafka/orders/other".into(), ..letter(4) };
     put(&*letters, [letter(1), letter(2), letter(3), elsewhere]).await;
     assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "no letter is marked");
-    assert!(!letters.mark(id(9)).await.unwrap(), "there is no such letter");
+    let nobody = SeenLetter { written: "1".into(), marked_at: None };
+    assert_eq!(letters.mark(id(9), &nobody, None).await.unwrap(), LetterChange::Missing);
     for n in [1, 3, 4, 1] {
-        assert!(letters.mark(id(n)).await.unwrap());
+        mark(&*letters, n).await;
     }
     let first = letters.take_marked(SOURCE, 1, HOUR).await.unwrap();
     let second = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
@@ -322,17 +349,18 @@ async fn taken_once(World { letters, _resources }: World) {
 }
 
 async fn reason_changes(World { letters, _resources }: World) {
-    use DeadReason::{AttemptsExhausted, NotDone, OutcomeUnknown};
-    let unknown = |n| DeadLetter { reason: OutcomeUnknown, ..letter(n) };
+    use DeadReason::{AttemptsExhausted, NotDone};
     put(&*letters, [unknown(1), letter(2), unknown(3)]).await;
+    let before = seen(&*letters, 1).await;
     for n in [3, 2, 1] {
-        assert!(letters.mark_as(id(n), OutcomeUnknown, NotDone).await.unwrap());
+        mark_not_done(&*letters, n).await;
     }
-    assert!(!letters.mark_as(id(9), OutcomeUnknown, NotDone).await.unwrap(), "there is no such letter");
     let first = letters.list(None, 10).await.unwrap();
-    assert!(letters.mark_as(id(1), OutcomeUnknown, NotDone).await.unwrap());
+    let repeated = letters.mark(id(1), &before, Some(LetterWord::NotDone)).await.unwrap();
+    assert_eq!(repeated, LetterChange::Yes);
+    mark(&*letters, 3).await;
     let listed = letters.list(None, 10).await.unwrap();
-    assert_eq!(listed, first, "a repeated word changes nothing");
+    assert_eq!(listed, first, "a repeated word changes nothing, and neither does a mark without one");
     let reasons: Vec<_> = listed.iter().map(|letter| (letter.id, letter.reason.clone())).collect();
     let known = [(1, NotDone), (2, AttemptsExhausted), (3, NotDone)];
     assert_eq!(reasons, known.map(|(n, reason)| (id(n), ListedReason::Known(reason))));
@@ -342,17 +370,100 @@ async fn reason_changes(World { letters, _resources }: World) {
     let mut all: Vec<_> = taken.iter().map(|marked| shown(&marked.letter)).collect();
     all.sort();
     assert_eq!(all, [shown(&shown_as(1)), shown(&letter(2)), shown(&shown_as(3))]);
-    assert!(letters.mark_as(id(1), NotDone, OutcomeUnknown).await.unwrap());
-    let found = letters.find(id(1)).await.unwrap().unwrap();
-    assert_eq!((shown(&found.letter), found.marked_at), (shown(&unknown(1)), first[0].marked_at));
-    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it is still taken");
     put(&*letters, [letter(3)]).await;
     assert_eq!(letters.find(id(3)).await.unwrap().unwrap().letter.reason, AttemptsExhausted, "it was written again");
 }
 
+async fn word_used_up(World { letters, _resources }: World) {
+    put(&*letters, [unknown(1), letter(2)]).await;
+    for n in [1, 2] {
+        mark_not_done(&*letters, n).await;
+    }
+    let before = seen(&*letters, 1).await;
+    let taken = letters.take_marked(SOURCE, 10, Duration::ZERO).await.unwrap();
+    let mark = before.marked_at.unwrap();
+    let earlier = Timestamp(mark.0 - 1);
+    assert_eq!(letters.use_up_word(id(1), earlier).await.unwrap(), None, "it has another mark");
+    assert_eq!(letters.use_up_word(id(9), mark).await.unwrap(), None, "there is no such letter");
+    let other = taken.iter().find(|marked| marked.letter.id == id(2)).unwrap();
+    assert_eq!(letters.use_up_word(id(2), other.marked_at).await.unwrap(), None, "it needs no word");
+
+    let used_up = letters.use_up_word(id(1), mark).await.unwrap().unwrap();
+    assert!(used_up > mark, "each change has a mark of its own");
+    assert_eq!(letters.use_up_word(id(1), used_up).await.unwrap(), None, "there is no word any more");
+    let found = letters.find(id(1)).await.unwrap().unwrap();
+    assert_eq!((shown(&found.letter), found.marked_at), (shown(&unknown(1)), Some(used_up)));
+    let again = letters.mark(id(1), &before, Some(LetterWord::NotDone)).await.unwrap();
+    assert_eq!(again, LetterChange::Stale, "the word was about the attempts before");
+    letters.finish(&[(id(1), mark)]).await.unwrap();
+    assert!(letters.find(id(1)).await.unwrap().is_some());
+    letters.finish(&[(id(1), used_up)]).await.unwrap();
+    assert!(letters.find(id(1)).await.unwrap().is_none());
+}
+
+/// Two operators see one letter. What the second one saw is an earlier attempt's letter.
+async fn seen_is_named(World { letters, _resources }: World) {
+    put(&*letters, [unknown(1)]).await;
+    let first = seen(&*letters, 1).await;
+    let word = Some(LetterWord::NotDone);
+    assert_eq!(letters.find(id(1)).await.unwrap().unwrap().seen, first);
+    assert_eq!(letters.mark(id(1), &first, None).await.unwrap(), LetterChange::Yes);
+    assert_eq!(letters.mark(id(1), &first, word).await.unwrap(), LetterChange::Stale, "it was marked since");
+    assert_eq!(letters.remove(id(1), &first).await.unwrap(), LetterChange::Stale);
+    let second = seen(&*letters, 1).await;
+    assert_eq!(letters.mark(id(1), &second, word).await.unwrap(), LetterChange::Yes);
+    assert_eq!(letters.remove(id(1), &second).await.unwrap(), LetterChange::Stale, "it has a word since");
+
+    let marked = seen(&*letters, 1).await;
+    put(&*letters, [unknown(1)]).await;
+    for old in [&first, &second, &marked] {
+        assert_eq!(letters.mark(id(1), old, None).await.unwrap(), LetterChange::Stale);
+        assert_eq!(letters.mark(id(1), old, word).await.unwrap(), LetterChange::Stale);
+        assert_eq!(letters.remove(id(1), old).await.unwrap(), LetterChange::Stale);
+    }
+    let now = seen(&*letters, 1).await;
+    assert_eq!(letters.remove(id(1), &now).await.unwrap(), LetterChange::Yes);
+    put(&*letters, [unknown(1)]).await;
+    assert_eq!(letters.remove(id(1), &now).await.unwrap(), LetterChange::Stale, "it is another letter");
+    let text = seen(&*letters, 1).await;
+    assert_eq!(text.to_string().parse::<SeenLetter>().unwrap(), text);
+    mark(&*letters, 1).await;
+    let text = seen(&*letters, 1).await;
+    assert_eq!(text.to_string().parse::<SeenLetter>().unwrap(), text);
+}
+
+async fn taken_stays(World { letters, _resources }: World) {
+    put(&*letters, [unknown(1)]).await;
+    mark(&*letters, 1).await;
+    let marked = seen(&*letters, 1).await;
+    let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap().remove(0);
+    assert_eq!(seen(&*letters, 1).await, marked, "a delivery without a word changes nothing");
+    for _ in 0..2 {
+        for change in [
+            letters.remove(id(1), &marked).await.unwrap(),
+            letters.mark(id(1), &marked, Some(LetterWord::NotDone)).await.unwrap(),
+        ] {
+            let LetterChange::Taken(until) = change else { panic!("{change:?}") };
+            assert!(until.since(taken.marked_at) > HOUR - Duration::from_secs(60), "{until:?}");
+        }
+        letters.extend(&[id(1)], HOUR).await.unwrap();
+        assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it is still taken");
+    }
+    assert!(letters.find(id(1)).await.unwrap().is_some());
+
+    letters.postpone(&[id(1)], HOUR).await.unwrap();
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it waits for its back-off");
+    assert_eq!(letters.remove(id(1), &marked).await.unwrap(), LetterChange::Yes);
+    put(&*letters, [unknown(1)]).await;
+    mark(&*letters, 1).await;
+    assert_eq!(letters.take_marked(SOURCE, 10, Duration::ZERO).await.unwrap().len(), 1);
+    let free = seen(&*letters, 1).await;
+    assert_eq!(letters.remove(id(1), &free).await.unwrap(), LetterChange::Yes, "its lease has ended");
+}
+
 async fn free_again(World { letters, _resources }: World) {
     put(&*letters, [letter(1)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&*letters, 1).await;
     assert_eq!(letters.take_marked(SOURCE, 10, Duration::from_millis(20)).await.unwrap().len(), 1);
     take_at_last(&*letters, Duration::from_millis(20)).await;
     letters.postpone(&[id(1), id(9)], HOUR).await.unwrap();
@@ -371,13 +482,13 @@ async fn take_at_last(letters: &dyn DeadLetterStore, lease: Duration) {
 
 async fn finished(World { letters, _resources }: World) {
     put(&*letters, [letter(1), letter(2)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&*letters, 1).await;
     let taken = letters.take_marked(SOURCE, 10, Duration::ZERO).await.unwrap();
     let (done, unmarked) = ((id(1), taken[0].marked_at), (id(2), taken[0].marked_at));
     put(&*letters, [letter(1)]).await;
     letters.finish(&[done]).await.unwrap();
     assert!(letters.find(id(1)).await.unwrap().is_some(), "it was written again, and is not marked");
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&*letters, 1).await;
     letters.finish(&[done]).await.unwrap();
     assert!(letters.find(id(1)).await.unwrap().is_some(), "it has another mark");
 
@@ -401,7 +512,7 @@ async fn wrong_cursor(World { letters, _resources }: World) {
 async fn leave_damaged_out(letters: &dyn DeadLetterStore, damage: impl Future<Output = ()>) {
     put(letters, (1..4).map(letter)).await;
     for n in 1..4 {
-        assert!(letters.mark(id(n)).await.unwrap());
+        mark(letters, n).await;
     }
     damage.await;
     let mut listed: Vec<_> = letters.list(None, 10).await.unwrap().iter().map(|letter| letter.id).collect();
@@ -416,7 +527,7 @@ async fn leave_damaged_out(letters: &dyn DeadLetterStore, damage: impl Future<Ou
     let error = letters.find(id(2)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
     assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "all are taken");
-    assert!(letters.remove(id(2)).await.unwrap());
+    assert_eq!(letters.remove(id(2), &seen(letters, 2).await).await.unwrap(), LetterChange::Yes);
 }
 
 async fn sqlite_damaged() {
@@ -547,7 +658,7 @@ async fn sqlite_reopens() {
 
     let letters = SqliteDeadLetters::open(&path).unwrap();
     put(&letters, [letter(1)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&letters, 1).await;
     let redriven = ledger.run(&mut shop, call(1), |_, _| Ok(String::from("charged")));
     assert_eq!(redriven.unwrap().answer, "charged");
 }
@@ -563,7 +674,7 @@ async fn postgres_reopens() {
 
     let letters = PostgresDeadLetters::connect(&url).unwrap();
     put(&letters, [letter(1)]).await;
-    assert!(letters.mark(id(1)).await.unwrap());
+    mark(&letters, 1).await;
     let redriven = ledger.run(call(1), async |_, _| Ok(String::from("charged"))).await;
     assert_eq!(redriven.unwrap().answer, "charged");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax::broker::{DeadCursor, DeadLetterId, DeadReason};
+use hapax::broker::{DeadCursor, DeadLetterId, DeadReason, LetterWord, SeenLetter};
 use hapax::outbox::RowId;
 use hapax::store::ScanPosition;
 use hapax::{EventId, OperationId, RecordKey, Timestamp};
@@ -52,7 +52,7 @@ pub(crate) struct WriteEndpoint {
 #[derive(Clone, Debug)]
 pub(crate) enum WriteTarget {
     Record(RecordKey, RecordAction),
-    DeadLetter(DeadLetterId, LetterAction),
+    DeadLetter(DeadLetterId, LetterWrite),
     Outbox(OutboxAction),
 }
 
@@ -90,13 +90,27 @@ impl RecordChange {
     }
 }
 
+/// What an operator does to a dead letter, as the operator saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct LetterWrite {
+    pub(crate) seen: SeenLetter,
+    pub(crate) action: LetterAction,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LetterAction {
-    Redrive {
-        /// The word of an operator that no attempt had an effect.
-        not_done: bool,
-    },
+    /// With the word of an operator about the outcome.
+    Redrive(Option<LetterWord>),
     Drop,
+}
+
+impl LetterAction {
+    fn arguments(self) -> Option<Value> {
+        match self {
+            Self::Redrive(word) => Some(json!({ "not_done": word == Some(LetterWord::NotDone) })),
+            Self::Drop => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -178,11 +192,10 @@ impl ApiCall {
                 let (token, is_dry_run) = (body.number("token")?, body.flag("dry_run")?);
                 (name, WriteTarget::Record(rk, RecordAction { token, change, is_dry_run }))
             }
-            ["dead-letters", id, "redrive"] => {
-                let not_done = body.flag("not_done")?;
-                ("redrive", WriteTarget::DeadLetter(parse(id)?, LetterAction::Redrive { not_done }))
+            ["dead-letters", id, verb] => {
+                let (name, action) = letter_action(verb, &mut body)?;
+                (name, WriteTarget::DeadLetter(parse(id)?, LetterWrite { seen: body.seen()?, action }))
             }
-            ["dead-letters", id, "drop"] => ("drop", WriteTarget::DeadLetter(parse(id)?, LetterAction::Drop)),
             ["outbox", verb] => outbox_action(verb, &mut body)?,
             _ => return Err(unknown_path()),
         };
@@ -197,6 +210,14 @@ fn record_change(verb: &str, body: &mut WriteBody) -> Result<(&'static str, Reco
         "reopen" => ("reopen", RecordChange::Reopen),
         "release" => ("release", RecordChange::Release),
         "purge" => ("purge", RecordChange::Purge { force: body.flag("force")? }),
+        _ => return Err(unknown_path()),
+    })
+}
+
+fn letter_action(verb: &str, body: &mut WriteBody) -> Result<(&'static str, LetterAction), ApiError> {
+    Ok(match verb {
+        "redrive" => ("redrive", LetterAction::Redrive(body.flag("not_done")?.then_some(LetterWord::NotDone))),
+        "drop" => ("drop", LetterAction::Drop),
         _ => return Err(unknown_path()),
     })
 }
@@ -269,10 +290,13 @@ impl WriteEndpoint {
             WriteTarget::Record(rk, action) => {
                 json!({ "record": rk.to_string(), "token": action.token, "arguments": action.change.arguments() })
             }
-            WriteTarget::DeadLetter(id, LetterAction::Redrive { not_done }) => {
-                json!({ "dead_letter": id.to_string(), "arguments": { "not_done": not_done } })
+            WriteTarget::DeadLetter(id, write) => {
+                let mut subject = json!({ "dead_letter": id.to_string(), "seen": write.seen.to_string() });
+                if let Some(arguments) = write.action.arguments() {
+                    subject["arguments"] = arguments;
+                }
+                subject
             }
-            WriteTarget::DeadLetter(id, LetterAction::Drop) => json!({ "dead_letter": id.to_string() }),
             WriteTarget::Outbox(OutboxAction::Resume(key)) => json!({ "ordering_key": key.to_string() }),
             WriteTarget::Outbox(OutboxAction::Drop(key, event)) => {
                 json!({ "ordering_key": key.to_string(), "event": event.to_string() })

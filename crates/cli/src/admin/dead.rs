@@ -1,12 +1,14 @@
 //! Dead letters, for operators.
 
-use hapax::broker::{DeadLetterId, DeadLetterStore, DeadReason, ListedReason};
+use hapax::broker::{DeadLetterId, DeadLetterStore, LetterChange, ListedReason};
 use hapax::runtime::{Runtime, Tokio};
+use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::admin::call::{LetterAction, ListLetters};
+use crate::admin::call::{LetterAction, LetterWrite, ListLetters};
 use crate::admin::{ApiError, within_deadline};
 use crate::commands::dead::{letter_fields, listed_letter};
+use crate::commands::print::exact_time;
 
 pub(super) async fn list(letters: &dyn DeadLetterStore, ask: &ListLetters) -> Result<Value, ApiError> {
     let page = within_deadline(letters.list(ask.after.as_ref(), ask.limit)).await?;
@@ -33,16 +35,25 @@ pub(super) async fn show(
 pub(super) async fn act(
     letters: &dyn DeadLetterStore,
     id: DeadLetterId,
-    action: LetterAction,
+    write: &LetterWrite,
 ) -> Result<Value, ApiError> {
-    let existed = match action {
-        LetterAction::Redrive { not_done: false } => within_deadline(letters.mark(id)).await?,
-        LetterAction::Redrive { not_done: true } => {
-            within_deadline(letters.mark_as(id, DeadReason::OutcomeUnknown, DeadReason::NotDone)).await?
-        }
-        LetterAction::Drop => within_deadline(letters.remove(id)).await?,
+    let change = match write.action {
+        LetterAction::Redrive(word) => within_deadline(letters.mark(id, &write.seen, word)).await?,
+        LetterAction::Drop => within_deadline(letters.remove(id, &write.seen)).await?,
     };
-    existed.then(|| json!({ "id": id.to_string() })).ok_or_else(missing)
+    match change {
+        LetterChange::Yes => Ok(json!({ "id": id.to_string() })),
+        LetterChange::Missing => Err(missing()),
+        LetterChange::Stale => {
+            let detail = "the letter was written, marked or delivered since you saw it; look at it again";
+            Err(ApiError::new(StatusCode::CONFLICT, "stale", detail))
+        }
+        LetterChange::Taken(until) => {
+            let until = exact_time(until);
+            let detail = format!("a worker processes the message; the letter is free after {until}, unless it goes on");
+            Err(ApiError { free_at: Some(until), ..ApiError::new(StatusCode::CONFLICT, "taken", detail) })
+        }
+    }
 }
 
 fn missing() -> ApiError {

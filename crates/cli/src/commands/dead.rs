@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter, ListedReason};
+use hapax::broker::{
+    DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, LetterChange, LetterWord, ListedLetter, ListedReason,
+    SeenLetter,
+};
 use hapax::runtime::{Runtime, Tokio};
 
 use super::print::line;
@@ -38,9 +41,9 @@ enum DeadAction {
     Redrive(RedriveArgs),
     /// Remove dead letters for good, with the messages in them
     ///
-    /// Nothing redrives them any more. A worker that has taken a marked letter before may still process its message,
-    /// and a copy that is sent again is a message like any other.
-    Drop(DropArgs),
+    /// Nothing redrives them any more. A letter whose message a worker processes is not dropped. A copy that
+    /// is sent again is a message like any other.
+    Drop(Chosen),
 }
 
 /// Where the dead letters are.
@@ -104,22 +107,22 @@ struct ShowArgs {
     place: Place,
 }
 
+/// Which letters a write is about.
 #[derive(Debug, clap::Args)]
-struct RedriveArgs {
-    /// The ids of the letters
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    ids: Vec<DeadLetterId>,
+struct Chosen {
+    /// The id of the letter
+    #[arg(required_unless_present = "all", conflicts_with = "all", requires = "seen")]
+    id: Option<DeadLetterId>,
 
-    /// Mark all letters that --reason, --source and --older-than allow
+    /// What you saw of the letter: `seen`, as `hapax dead show` prints it
+    ///
+    /// If the letter has changed since, your decision is about an earlier attempt, and nothing is written.
+    #[arg(long, value_name = "SEEN", requires = "id", conflicts_with = "all")]
+    seen: Option<SeenLetter>,
+
+    /// All letters that --reason, --source and --older-than allow
     #[arg(long)]
     all: bool,
-
-    /// Your word that no attempt of a message with an unknown outcome has had an effect, or will have one
-    ///
-    /// Without it, a worker with a target makes such a message a dead letter again. Look at the effect first, and make
-    /// sure that no attempt still runs. A ledger does not need it: it knows whether the effect is there.
-    #[arg(long)]
-    not_done: bool,
 
     #[command(flatten)]
     filter: Filter,
@@ -129,20 +132,16 @@ struct RedriveArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct DropArgs {
-    /// The ids of the letters
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    ids: Vec<DeadLetterId>,
+struct RedriveArgs {
+    #[command(flatten)]
+    chosen: Chosen,
 
-    /// Drop all letters that --reason, --source and --older-than allow
+    /// Your word that no attempt of a message with an unknown outcome has had an effect, or will have one
+    ///
+    /// Without it, a worker with a target makes such a message a dead letter again. Look at the effect first, and make
+    /// sure that no attempt still runs. A ledger does not need it: it knows whether the effect is there.
     #[arg(long)]
-    all: bool,
-
-    #[command(flatten)]
-    filter: Filter,
-
-    #[command(flatten)]
-    place: Place,
+    not_done: bool,
 }
 
 /// How many letters one request returns.
@@ -228,67 +227,68 @@ async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
-    let letters = args.place.open()?;
-    let (ids, unreadable) = if args.all {
-        let found = find_all(&*letters, &args.filter).await?;
-        let is_known = |letter: &FoundLetter| matches!(letter.reason, ListedReason::Known(_));
-        let (known, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_known);
-        (known.into_iter().map(|letter| letter.id).collect(), others)
-    } else {
-        (args.ids, Vec::new())
-    };
+    let (letters, as_json) = (args.chosen.place.open()?, args.chosen.place.json);
+    let found = args.chosen.letters(&*letters).await?;
+    let is_known = |letter: &FoundLetter| letter.reason.as_ref().is_none_or(|it| matches!(it, ListedReason::Known(_)));
+    let (known, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(is_known);
     for letter in &unreadable {
-        line(&print::passed_over(letter, args.place.json))?;
+        line(&print::passed_over(letter, as_json))?;
     }
-    let mut missing = 0_usize;
-    for id in &ids {
-        let is_marked = match args.not_done {
-            true => request(letters.mark_as(*id, DeadReason::OutcomeUnknown, DeadReason::NotDone)).await?,
-            false => request(letters.mark(*id)).await?,
-        };
-        missing += usize::from(!is_marked);
+    let word = args.not_done.then_some(LetterWord::NotDone);
+    let mut unchanged = 0;
+    for letter in &known {
+        let change = request(letters.mark(letter.id, &letter.seen, word)).await?;
+        unchanged += usize::from(change != LetterChange::Yes);
         // The others are marked also if nobody reads what is printed.
-        line(&print::marked(*id, is_marked, args.place.json))?;
+        line(&print::changed(letter.id, "marked", change, as_json))?;
     }
     if !unreadable.is_empty() {
-        let (passed, of) = (unreadable.len(), unreadable.len() + ids.len());
+        let (passed, of) = (unreadable.len(), unreadable.len() + known.len());
         let message = "this release cannot read them; use the one that wrote them, or drop them";
         return Err(CommandError::failed(anyhow!("{passed} of {of} dead letters are passed over: {message}")));
     }
-    all_existed(missing, ids.len())
+    all_changed(unchanged, known.len(), "marked")
 }
 
-async fn drop_letters(args: DropArgs) -> Result<ExitCode, CommandError> {
+async fn drop_letters(args: Chosen) -> Result<ExitCode, CommandError> {
     let letters = args.place.open()?;
-    let ids = match args.all {
-        true => find_all(&*letters, &args.filter).await?.into_iter().map(|letter| letter.id).collect(),
-        false => args.ids,
-    };
-    let mut missing = 0_usize;
-    for id in &ids {
-        let is_dropped = request(letters.remove(*id)).await?;
-        missing += usize::from(!is_dropped);
-        line(&print::dropped(*id, is_dropped, args.place.json))?;
+    let found = args.letters(&*letters).await?;
+    let mut unchanged = 0;
+    for letter in &found {
+        let change = request(letters.remove(letter.id, &letter.seen)).await?;
+        unchanged += usize::from(change != LetterChange::Yes);
+        line(&print::changed(letter.id, "dropped", change, args.place.json))?;
     }
-    all_existed(missing, ids.len())
+    all_changed(unchanged, found.len(), "dropped")
 }
 
-fn all_existed(missing: usize, of: usize) -> Result<ExitCode, CommandError> {
-    if missing > 0 {
-        return Err(CommandError::failed(anyhow!("{missing} of {of} dead letters do not exist")));
+fn all_changed(unchanged: usize, of: usize, done: &str) -> Result<ExitCode, CommandError> {
+    if unchanged > 0 {
+        return Err(CommandError::failed(anyhow!("{unchanged} of {of} dead letters were not {done}")));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a command on all letters has to know of each.
+/// What a write has to know of a letter.
 #[derive(Debug)]
 struct FoundLetter {
     id: DeadLetterId,
-    reason: ListedReason,
+    seen: SeenLetter,
+    /// None if an operator named the letter.
+    reason: Option<ListedReason>,
 }
 
-/// All letters that the filter allows. They are collected first: a letter that a worker takes and writes
-/// again goes to the end of the list, so that the list might never end.
+impl Chosen {
+    async fn letters(&self, letters: &dyn DeadLetterStore) -> Result<Vec<FoundLetter>, CommandError> {
+        match (self.id, &self.seen) {
+            (Some(id), Some(seen)) => Ok(vec![FoundLetter { id, seen: seen.clone(), reason: None }]),
+            _ => find_all(letters, &self.filter).await,
+        }
+    }
+}
+
+/// All letters that the filter allows, as their list shows them. They are collected first: a letter that a worker takes
+/// and writes again goes to the end of the list, so that the list might never end.
 async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<FoundLetter>, CommandError> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
@@ -296,6 +296,8 @@ async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<
         let Some(last) = page.last() else { return Ok(found) };
         cursor = Some(last.cursor.clone());
         let allowed = page.into_iter().filter(|letter| filter.allows(letter));
-        found.extend(allowed.map(|letter| FoundLetter { id: letter.id, reason: letter.reason }));
+        let chosen =
+            |letter: ListedLetter| FoundLetter { id: letter.id, seen: letter.seen, reason: Some(letter.reason) };
+        found.extend(allowed.map(chosen));
     }
 }

@@ -78,11 +78,13 @@ function actionsOf(letter) {
 }
 
 async function decide(letter, { title, text, path, body }) {
-  const shown = [['letter', letter.id], ['reason', letter.reason], ['attempts', letter.attempts]];
+  const shown = [
+    ['letter', letter.id], ['reason', letter.reason], ['attempts', letter.attempts], ['time', letter.time],
+  ];
   if ((await confirm({ title, text, shown, button: title })) === null) return;
   say('');
   try {
-    await write(`dead-letters/${encodeURIComponent(letter.id)}/${path}`, body);
+    await write(`dead-letters/${encodeURIComponent(letter.id)}/${path}`, { ...body, seen: letter.seen });
     window.location.hash = '#/dead-letters';
   } catch (error) {
     say(error.message);

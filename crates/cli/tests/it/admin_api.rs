@@ -7,14 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use hapax::stores::Sqlite;
+use hapax::broker::DeadLetterStore;
+use hapax::stores::{Sqlite, SqliteDeadLetters};
 use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::admin_process::AdminProcess;
-use crate::dead_letters::id;
+use crate::dead_letters::{SOURCE, id};
 use crate::harness::{Api, Gateway, GatewayClient, sqlite};
 use crate::json_schema::check_answer;
 use crate::keys_commands::{Planted, plant};
@@ -240,9 +241,19 @@ async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
             ("get", "policy", "policy", json!(null), 200),
             ("get", "dead-letters?limit=1", "dead-letters", json!(null), 200),
             ("get", &format!("{first}?payload=true"), "dead-letters/{id}", json!(null), 200),
-            ("post", &format!("{second}/redrive"), "dead-letters/{id}/redrive", json!({ "not_done": true }), 200),
-            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({}), 200),
-            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({}), 404),
+            (
+                "post",
+                &format!("{second}/redrive"),
+                "dead-letters/{id}/redrive",
+                json!({ "seen": "2", "not_done": true }),
+                200,
+            ),
+            ("post", &format!("{second}/redrive"), "dead-letters/{id}/redrive", json!({ "not_done": true }), 400),
+            ("post", &format!("{second}/drop"), "dead-letters/{id}/drop", json!({ "seen": "2" }), 409),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({ "seen": "?" }), 400),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({ "seen": "7" }), 409),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({ "seen": "1" }), 200),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({ "seen": "1" }), 404),
             ("post", &resolve, described, json!({ "token": token, "outcome": "done", "status": 200 }), 400),
             ("post", &resolve, described, json!({ "token": token, "outcome": "processed" }), 200),
             ("get", "audit", "audit", json!(null), 200),
@@ -250,6 +261,33 @@ async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
         ],
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_to_a_letter_names_what_was_seen_and_keeps_the_word() {
+    let (worker, ..) = AdminProcess::worker().await;
+    let path = format!("dead-letters/{}", id(2));
+    let (redrive, drop) = (format!("{path}/redrive"), format!("{path}/drop"));
+    let shown = worker.ask("GET", &path, &json!({})).await.1;
+    let word = json!({ "seen": shown["seen"], "not_done": true });
+    assert_eq!(worker.ask("POST", &redrive, &word).await.0, 200);
+    let marked = worker.ask("GET", &path, &json!({})).await.1;
+    assert_eq!(marked["reason"], "not-done", "{marked}");
+    assert!(marked["redrive_at"].is_string() && marked["seen"] != shown["seen"], "{marked}");
+    let stale = worker.ask("POST", &drop, &json!({ "seen": shown["seen"] })).await;
+    assert_eq!((stale.0, &stale.1["error"]), (409, &json!("stale")));
+
+    let letters = SqliteDeadLetters::open(worker.directory.path().join("dead.db")).unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    assert_eq!(letters.take_marked(SOURCE, 10, hour).await.unwrap().len(), 1);
+    let taken = worker.ask("POST", &drop, &json!({ "seen": marked["seen"] })).await;
+    assert_eq!((taken.0, &taken.1["error"]), (409, &json!("taken")));
+    assert!(taken.1["free_at"].as_str() > marked["redrive_at"].as_str(), "{}", taken.1);
+    let audit = worker.ask("GET", "audit", &json!({})).await.1;
+    let results: Vec<_> = audit["events"].as_array().unwrap().iter().map(|event| &event["result"]).collect();
+    assert_eq!(results, ["refused", "refused", "done"], "{audit}");
+    assert_eq!(audit["events"][2]["arguments"], json!({ "not_done": true }), "{audit}");
+    assert_eq!(audit["events"][2]["seen"], shown["seen"], "{audit}");
 }
 
 fn rk_of(digits: &str) -> hapax::RecordKey {
@@ -295,13 +333,8 @@ async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
 /// Sends each request, and checks its status and its answer against the description of the API.
 async fn check_all(process: &AdminProcess, requests: &[(&str, &str, &str, Value, u16)]) {
     let document: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
-    let client = GatewayClient::of(process.admin);
     for (method, path, described, body, expected) in requests {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = Request::builder().method(method.to_uppercase().as_str()).header(JSON.0, JSON.1);
-        let request = request.uri(format!("http://{}/api/v1/{path}", process.admin));
-        let answer = client.send(request.body(Full::from(body)).unwrap()).await.expect("an answer");
-        let (status, answer) = (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap());
+        let (status, answer) = process.ask(&method.to_uppercase(), path, body).await;
         assert_eq!(status, *expected, "{path}: {answer}");
         check_answer(&document, method, &format!("/api/v1/{described}"), status, &answer);
     }

@@ -26,6 +26,12 @@ fn dead(path: &Path, arguments: &[&str]) -> Output {
     hapax().arg("dead").args(arguments).args(["--store", &format!("sqlite://{}", path.display())]).output().unwrap()
 }
 
+/// Runs `redrive` or `drop` on one letter, as `show` prints it.
+fn write(path: &Path, verb: &str, id: &str, more: &[&str]) -> Output {
+    let shown = objects(&printed(&dead(path, &["show", id, "--json"])));
+    dead(path, &[&[verb, id, "--seen", shown[0]["seen"].as_str().unwrap()], more].concat())
+}
+
 fn printed(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -82,11 +88,14 @@ async fn a_letter_shows_its_headers_and_its_payload_on_request() {
 async fn a_redrive_marks_letters_for_the_worker_of_their_source() {
     use DeadReason::{AttemptsExhausted, KeyMissing};
     let (_directory, path) = file([AttemptsExhausted, KeyMissing, AttemptsExhausted, AttemptsExhausted]).await;
-    let one = dead(&path, &["redrive", &id(1), "--json"]);
+    let one = write(&path, "redrive", &id(1), &["--json"]);
     assert_eq!(objects(&printed(&one)), [json!({ "id": id(1), "marked": true })]);
-    let absent = dead(&path, &["redrive", &id(9), &id(2)]);
+    assert_eq!(printed(&write(&path, "redrive", &id(2), &[])), format!("marked: {}\n", id(2)));
+    let absent = dead(&path, &["redrive", &id(9), "--seen", "1", "--json"]);
     assert_eq!(absent.status.code(), Some(1), "{absent:?}");
-    assert!(String::from_utf8_lossy(&absent.stderr).contains("1 of 2 dead letters do not exist"), "{absent:?}");
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("1 of 1 dead letters were not marked"), "{absent:?}");
+    let line = objects(&String::from_utf8(absent.stdout).unwrap());
+    assert_eq!(line, [json!({ "id": id(9), "marked": false, "error": "not-found" })]);
     let letters = SqliteDeadLetters::open(&path).unwrap();
     let hour = std::time::Duration::from_secs(3600);
     let taken = letters.take_marked(SOURCE, 10, hour).await.unwrap();
@@ -102,7 +111,7 @@ async fn a_redrive_with_the_word_of_an_operator_may_be_repeated() {
     use DeadReason::{OutcomeUnknown, Rejected};
     let (_directory, path) = file([OutcomeUnknown, Rejected]).await;
     let redrive = || {
-        let marked = printed(&dead(&path, &["redrive", "--not-done", &id(1), &id(2)]));
+        let marked = printed(&dead(&path, &["redrive", "--not-done", "--all"]));
         assert_eq!(marked, format!("marked: {}\nmarked: {}\n", id(1), id(2)));
         objects(&printed(&dead(&path, &["list", "--json"])))
     };
@@ -133,7 +142,8 @@ async fn a_letter_that_this_release_does_not_know_is_listed_and_a_redrive_of_all
     let is_marked: Vec<_> = marked.lines().map(|line| line.ends_with("marked for a redrive")).collect();
     assert_eq!(is_marked, [true, false, true], "{marked}");
     assert_eq!(dead(&path, &["show", &id(2)]).status.code(), Some(3), "it cannot be decoded");
-    assert_eq!(printed(&dead(&path, &["drop", &id(2)])), format!("dropped: {}\n", id(2)));
+    let seen = objects(&printed(&dead(&path, &["list", "--json"])))[1]["seen"].as_str().unwrap().to_owned();
+    assert_eq!(printed(&dead(&path, &["drop", &id(2), "--seen", &seen])), format!("dropped: {}\n", id(2)));
 }
 
 #[tokio::test]
@@ -147,6 +157,44 @@ async fn old_letters_are_dropped_and_young_ones_stay() {
     let left = objects(&printed(&dead(&path, &["list", "--json"])));
     assert_eq!(left.iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>(), [json!(id(2)), json!(id(3))]);
     assert_eq!(dead(&path, &["drop", "--all", "--older-than", "ninety"]).status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn an_old_word_does_not_count_for_a_newer_attempt() {
+    let (_directory, path) = file([DeadReason::OutcomeUnknown]).await;
+    let seen = objects(&printed(&dead(&path, &["show", &id(1), "--json"])))[0]["seen"].as_str().unwrap().to_owned();
+    let (redrive, drop) = (["redrive", &id(1), "--not-done", "--seen", &seen], ["drop", &id(1), "--seen", &seen]);
+    assert_eq!(printed(&dead(&path, &redrive)), format!("marked: {}\n", id(1)));
+    // The redriven attempt has an unknown outcome, too.
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    assert_eq!(letters.take_marked(SOURCE, 10, std::time::Duration::ZERO).await.unwrap().len(), 1);
+    letters.put(vec![letter(1, DeadReason::OutcomeUnknown)]).await.remove(0).unwrap();
+    for write in [&redrive[..], &drop] {
+        let stale = dead(&path, write);
+        assert_eq!(stale.status.code(), Some(1), "{stale:?}");
+        assert_eq!(String::from_utf8(stale.stdout).unwrap(), format!("has changed since it was seen: {}\n", id(1)));
+    }
+    let listed = &objects(&printed(&dead(&path, &["list", "--json"])))[0];
+    assert_eq!((&listed["reason"], &listed["redrive_at"]), (&json!("outcome-unknown"), &json!(null)));
+}
+
+#[tokio::test]
+async fn a_letter_in_processing_is_not_dropped_and_one_that_waits_is() {
+    let (_directory, path) = file([DeadReason::Rejected]).await;
+    printed(&write(&path, "redrive", &id(1), &[]));
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    let begun = humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string();
+    let taken = letters.take_marked(SOURCE, 10, hour).await.unwrap();
+    let refused = write(&path, "drop", &id(1), &["--json"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let line = &objects(&String::from_utf8(refused.stdout).unwrap())[0];
+    assert_eq!((&line["dropped"], &line["error"]), (&json!(false), &json!("taken")));
+    assert!(line["free_at"].as_str().unwrap() > &*begun, "{line}");
+    let all = dead(&path, &["drop", "--all"]);
+    assert!(String::from_utf8(all.stdout).unwrap().starts_with("a worker processes it, at least until"), "{line}");
+    letters.postpone(&[taken[0].letter.id], hour).await.unwrap();
+    assert_eq!(printed(&write(&path, "drop", &id(1), &[])), format!("dropped: {}\n", id(1)));
 }
 
 #[tokio::test]
@@ -179,6 +227,10 @@ async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         (&["list", "--database", &url, "--after", "yesterday"], 2, "cursor"),
         (&["show", "7", "--database", &url], 2, "UUID"),
         (&["redrive", "--database", &url], 2, "required"),
+        (&["redrive", &id(1), "--database", &url], 2, "--seen"),
+        (&["drop", &id(1), "--database", &url], 2, "--seen"),
+        (&["drop", "--all", "--seen", "1", "--database", &url], 2, "--seen"),
+        (&["drop", &id(1), "--seen", "yesterday?", "--database", &url], 2, "`seen`"),
         (&["list", "--store", "sqlite:///tmp/hapax/there/is/no/such.db"], 3, "does not exist"),
         (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "hapax"),
         (&["list", "--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"], 3, "cannot be reached"),

@@ -43,6 +43,8 @@ async fn list_show_and_mark(letters: &dyn DeadLetterStore, place: &[&str]) {
     let cursor = listed[0]["cursor"].as_str().unwrap();
     assert_eq!(printed(run(&["list", "--json", "--after", cursor]))[0]["id"], json!(id(2)));
     assert_eq!(printed(run(&["show", &id(2), "--json", "--payload"]))[0]["payload"], json!("top secret"));
-    printed(run(&["redrive", "--json", &id(2)]));
+    let seen = printed(run(&["show", &id(2), "--json"]))[0]["seen"].as_str().unwrap().to_owned();
+    printed(run(&["redrive", "--json", &id(2), "--seen", &seen]));
     assert!(printed(run(&["list", "--json"]))[1]["redrive_at"].is_string());
+    assert_eq!(run(&["drop", "--json", &id(2), "--seen", &seen]).status.code(), Some(1), "it was marked since");
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
-    ListedReason, MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, LetterChange,
+    LetterWord, ListedLetter, ListedReason, MarkedLetter, SeenLetter,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
@@ -35,6 +35,22 @@ struct Slot {
     marked_at: Option<Timestamp>,
     /// When a marked letter can be taken.
     free_at: Timestamp,
+    /// Until when a worker has it.
+    taken_until: Option<Timestamp>,
+}
+
+impl Slot {
+    /// What a write changes nothing for. None if it may change the letter.
+    fn refuses(&self, written: u64, seen: &SeenLetter, now: Timestamp) -> Option<LetterChange> {
+        if *seen != seen_as(written, self.marked_at) {
+            return Some(LetterChange::Stale);
+        }
+        self.taken_until.filter(|until| *until > now).map(LetterChange::Taken)
+    }
+}
+
+fn seen_as(written: u64, marked_at: Option<Timestamp>) -> SeenLetter {
+    SeenLetter { written: written.to_string(), marked_at }
 }
 
 impl MemoryDeadLetterStore {
@@ -49,7 +65,7 @@ impl Kept {
         self.remove(letter.id);
         self.last += 1;
         self.numbers.insert(letter.id, self.last);
-        self.letters.insert(self.last, Slot { letter, marked_at: None, free_at: Timestamp(0) });
+        self.letters.insert(self.last, Slot { letter, marked_at: None, free_at: Timestamp(0), taken_until: None });
     }
 
     fn remove(&mut self, id: DeadLetterId) -> bool {
@@ -57,8 +73,22 @@ impl Kept {
         number.is_some_and(|number| self.letters.remove(&number).is_some())
     }
 
+    fn move_end(&mut self, ids: &[DeadLetterId], free_at: Timestamp, taken_until: Option<Timestamp>) {
+        for id in ids {
+            if let Some(slot) = self.slot(*id).filter(|slot| slot.marked_at.is_some()) {
+                (slot.free_at, slot.taken_until) = (free_at, taken_until);
+            }
+        }
+    }
+
     fn slot(&mut self, id: DeadLetterId) -> Option<&mut Slot> {
-        self.letters.get_mut(self.numbers.get(&id)?)
+        self.numbered(id).map(|(_, slot)| slot)
+    }
+
+    /// The letter, and the number of its last write.
+    fn numbered(&mut self, id: DeadLetterId) -> Option<(u64, &mut Slot)> {
+        let number = *self.numbers.get(&id)?;
+        Some((number, self.letters.get_mut(&number)?))
     }
 }
 
@@ -83,30 +113,51 @@ impl DeadLetterStore for MemoryDeadLetterStore {
     }
 
     async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {
-        let mut kept = self.kept.lock();
-        Ok(kept.slot(id).map(|slot| KeptLetter { letter: slot.letter.clone(), marked_at: slot.marked_at }))
+        let kept = |(number, slot): (u64, &mut Slot)| KeptLetter {
+            letter: slot.letter.clone(),
+            marked_at: slot.marked_at,
+            seen: seen_as(number, slot.marked_at),
+        };
+        Ok(self.kept.lock().numbered(id).map(kept))
     }
 
-    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
         let now = self.runtime.wall_now();
         let mut kept = self.kept.lock();
-        let slot = kept.slot(id);
-        let exists = slot.is_some();
-        if let Some(slot) = slot.filter(|slot| slot.marked_at.is_none()) {
-            (slot.marked_at, slot.free_at) = (Some(now), now);
+        let Some((number, slot)) = kept.numbered(id) else { return Ok(LetterChange::Missing) };
+        let reason = slot.letter.reason;
+        let reason = word.filter(|word| word.replaces().contains(&reason)).map_or(reason, LetterWord::reason);
+        if number.to_string() == seen.written && slot.marked_at.is_some() && slot.letter.reason == reason {
+            return Ok(LetterChange::Yes);
         }
-        Ok(exists)
+        if let Some(refused) = slot.refuses(number, seen, now) {
+            return Ok(refused);
+        }
+        slot.letter.reason = reason;
+        (slot.marked_at, slot.free_at) = (Some(later(now, slot.marked_at)), now);
+        Ok(LetterChange::Yes)
     }
 
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
-        if let Some(slot) = self.kept.lock().slot(id).filter(|slot| slot.letter.reason == from) {
-            slot.letter.reason = to;
-        }
-        self.mark(id).await
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
+        let now = self.runtime.wall_now();
+        let mut kept = self.kept.lock();
+        let is_it = |slot: &&mut Slot| slot.marked_at == Some(marked_at) && slot.letter.reason == DeadReason::NotDone;
+        let used_up = kept.slot(id).filter(is_it).map(|slot| {
+            slot.letter.reason = DeadReason::OutcomeUnknown;
+            *slot.marked_at.insert(later(now, slot.marked_at))
+        });
+        Ok(used_up)
     }
 
-    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
-        Ok(self.kept.lock().remove(id))
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
+        let now = self.runtime.wall_now();
+        let mut kept = self.kept.lock();
+        let Some((number, slot)) = kept.numbered(id) else { return Ok(LetterChange::Missing) };
+        let refused = slot.refuses(number, seen, now);
+        if refused.is_none() {
+            kept.remove(id);
+        }
+        Ok(refused.unwrap_or(LetterChange::Yes))
     }
 
     fn tells_ordering_keys(&self) -> bool {
@@ -128,19 +179,20 @@ impl DeadLetterStore for MemoryDeadLetterStore {
         marked.sort_by_key(|slot| (slot.marked_at, slot.letter.id));
         let taken = marked.into_iter().take(limit).filter_map(|slot| {
             slot.free_at = now.plus(lease);
+            slot.taken_until = Some(slot.free_at);
             Some(MarkedLetter { letter: slot.letter.clone(), marked_at: slot.marked_at? })
         });
         Ok(taken.collect())
     }
 
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()> {
+        let free_at = self.runtime.wall_now().plus(lease);
+        self.kept.lock().move_end(ids, free_at, Some(free_at));
+        Ok(())
+    }
+
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
-        let free_at = self.runtime.wall_now().plus(by);
-        let mut kept = self.kept.lock();
-        for id in ids {
-            if let Some(slot) = kept.slot(*id).filter(|slot| slot.marked_at.is_some()) {
-                slot.free_at = free_at;
-            }
-        }
+        self.kept.lock().move_end(ids, self.runtime.wall_now().plus(by), None);
         Ok(())
     }
 
@@ -155,6 +207,11 @@ impl DeadLetterStore for MemoryDeadLetterStore {
     }
 }
 
+/// A time behind the earlier mark: each change of a letter has another one.
+fn later(now: Timestamp, earlier: Option<Timestamp>) -> Timestamp {
+    earlier.map_or(now, |earlier| now.max(Timestamp(earlier.0 + 1)))
+}
+
 fn listed(number: u64, slot: &Slot) -> ListedLetter {
     let letter = &slot.letter;
     ListedLetter {
@@ -166,6 +223,7 @@ fn listed(number: u64, slot: &Slot) -> ListedLetter {
         operation: letter.operation,
         at: letter.at,
         marked_at: slot.marked_at,
+        seen: seen_as(number, slot.marked_at),
         size: u64::try_from(letter.message.payload.len()).unwrap_or(u64::MAX),
         cursor: DeadCursor::new(number.to_string()),
     }

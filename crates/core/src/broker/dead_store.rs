@@ -1,11 +1,12 @@
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::broker::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::OperationId;
 use crate::record::Timestamp;
 
@@ -28,25 +29,26 @@ pub trait DeadLetterStore: DeadLetters {
     /// As a read of the store. `Damaged` if the letter cannot be decoded.
     async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>>;
 
-    /// Marks a letter for a redrive. Where the tables of a ledger lie beside the letters, the operation is no longer
-    /// closed, and its attempts count from 0 again. Returns whether the letter exists.
+    /// Marks a letter for a redrive, with the word of an operator about its outcome or without one. Where the tables of
+    /// a ledger lie beside the letters, the operation is no longer closed, and its attempts count from 0 again. The
+    /// letter keeps its id and its place in the list. Nothing changes if the letter is marked already and has that word.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: marking it again is safe.
-    async fn mark(&self, id: DeadLetterId) -> Result<bool>;
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange>;
 
-    /// As [`mark`](Self::mark). In the same step, a letter with the reason `from` gets the reason `to`. It keeps its id
-    /// and its place in the list.
+    /// Uses up the word of an operator: a letter with this mark and the reason [`DeadReason::NotDone`] gets the reason
+    /// [`DeadReason::OutcomeUnknown`], and a new mark. Returns the new mark. None if there is no such letter any more.
     ///
     /// # Errors
-    /// `NotApplied` or `Unknown`: repeating it is safe.
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool>;
+    /// `NotApplied` or `Unknown`: the word may be used up.
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>>;
 
-    /// Removes a letter for good, because its message is not to be processed again. Returns whether the letter existed.
+    /// Removes a letter for good, because its message is not to be processed again.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: removing it again is safe.
-    async fn remove(&self, id: DeadLetterId) -> Result<bool>;
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange>;
 
     /// Whether [`keys_with_letters`](Self::keys_with_letters) can tell. A worker parks keys only if it can.
     fn tells_ordering_keys(&self) -> bool;
@@ -67,7 +69,13 @@ pub trait DeadLetterStore: DeadLetters {
     /// `NotApplied` or `Unknown`: letters that were taken and not returned are free again after the lease.
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>>;
 
-    /// Frees taken letters only after this time: to extend their lease, or to try again later. Does nothing with
+    /// Extends the lease of taken letters. Does nothing with letters that are gone or not marked.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: repeating it is safe.
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()>;
+
+    /// Gives letters back that were taken: nobody processes them, and they are free after this time. Does nothing with
     /// letters that are gone or not marked.
     ///
     /// # Errors
@@ -80,6 +88,79 @@ pub trait DeadLetterStore: DeadLetters {
     /// # Errors
     /// `NotApplied` or `Unknown`: repeating it is safe.
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()>;
+}
+
+/// What an operator has seen of a letter, as [`ListedLetter`] and [`KeptLetter`] have it. A write that names it changes
+/// nothing if the letter was written, marked or delivered with a word since: the operator decided about an earlier
+/// attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenLetter {
+    /// Names the write of the letter. Its text has a meaning for the store only, and has no dot.
+    pub written: String,
+    /// The mark of the letter.
+    pub marked_at: Option<Timestamp>,
+}
+
+impl fmt::Display for SeenLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.marked_at {
+            Some(marked_at) => write!(f, "{}.{}", self.written, marked_at.0),
+            None => f.write_str(&self.written),
+        }
+    }
+}
+
+/// Reads what `Display` prints.
+impl FromStr for SeenLetter {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || Error::new(ErrorKind::Invalid, "this is not what a list or a letter shows as `seen`");
+        let (written, mark) = text.split_once('.').map_or((text, None), |(written, mark)| (written, Some(mark)));
+        let marked_at = mark.map(|mark| mark.parse().map(Timestamp).map_err(|_| wrong())).transpose()?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if written.is_empty() || !written.chars().all(is_plain) {
+            return Err(wrong());
+        }
+        Ok(Self { written: written.to_owned(), marked_at })
+    }
+}
+
+/// The word of an operator who has found out whether a message had its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterWord {
+    /// No attempt had an effect, or will have one. The message may run once more.
+    NotDone,
+}
+
+impl LetterWord {
+    /// The reason of a letter with this word.
+    pub const fn reason(self) -> DeadReason {
+        match self {
+            Self::NotDone => DeadReason::NotDone,
+        }
+    }
+
+    /// The reasons that the word replaces. A letter with another reason keeps it: its message had no effect anyway.
+    pub const fn replaces(self) -> &'static [DeadReason] {
+        match self {
+            Self::NotDone => &[DeadReason::OutcomeUnknown],
+        }
+    }
+}
+
+/// What became of a write to a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterChange {
+    /// The letter is as it was asked.
+    Yes,
+    /// There is no such letter.
+    Missing,
+    /// The letter has changed since it was seen. Nothing was written.
+    Stale,
+    /// A worker processes the message of the letter. Nothing was written. The letter is free after this time, unless
+    /// the worker goes on or removes it.
+    Taken(Timestamp),
 }
 
 /// A dead letter in a list: without its message. What cannot be read of a damaged letter is empty or 0.
@@ -103,6 +184,8 @@ pub struct ListedLetter {
     pub marked_at: Option<Timestamp>,
     /// The length of the payload in bytes.
     pub size: u64,
+    /// What a write to this letter names.
+    pub seen: SeenLetter,
     /// Where the list continues.
     pub cursor: DeadCursor,
 }
@@ -148,6 +231,8 @@ pub struct KeptLetter {
     pub letter: DeadLetter,
     /// When an operator marked it for a redrive.
     pub marked_at: Option<Timestamp>,
+    /// What a write to this letter names.
+    pub seen: SeenLetter,
 }
 
 /// A dead letter whose message is to be processed again.

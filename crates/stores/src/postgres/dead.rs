@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use columns::WrittenLetter;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
-    MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, LetterChange,
+    LetterWord, ListedLetter, MarkedLetter, SeenLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -59,6 +59,7 @@ struct DeadLetterSql {
     list: String,
     find: String,
     mark: String,
+    use_up: String,
     remove: String,
     keys: String,
     take: String,
@@ -73,6 +74,7 @@ impl DeadLetterSql {
             list: schema.qualify(include_str!("dead/list.sql")),
             find: schema.qualify(include_str!("dead/find.sql")),
             mark: schema.qualify(include_str!("dead/mark.sql")),
+            use_up: schema.qualify(include_str!("dead/use_up.sql")),
             remove: schema.qualify(include_str!("dead/remove.sql")),
             keys: schema.qualify(include_str!("dead/keys.sql")),
             take: schema.qualify(include_str!("dead/take.sql")),
@@ -113,10 +115,12 @@ impl PostgresDeadLetters {
         Ok(self.pool.query(statement, parameters).await?)
     }
 
-    async fn mark_changing(&self, id: DeadLetterId, change: Option<(DeadReason, DeadReason)>) -> Result<bool> {
-        let (from, to) = change.map(|(from, to)| (from.as_str(), to.as_str())).unzip();
-        let parameters: [Parameter<'_>; 3] = [(&uuid(&id), Type::UUID), (&from, Type::TEXT), (&to, Type::TEXT)];
-        Ok(!self.query(&self.sql.mark, &parameters).await?.is_empty())
+    /// Frees letters only after this time. A worker that extends its lease has them until then.
+    async fn move_end(&self, ids: &[DeadLetterId], by: Duration, is_taken: bool) -> Result<()> {
+        let ids: Vec<Uuid> = ids.iter().map(uuid).collect();
+        let parameters: [Parameter<'_>; 3] =
+            [(&ids, Type::UUID_ARRAY), (&by.as_secs_f64(), Type::FLOAT8), (&is_taken, Type::BOOL)];
+        self.query(&self.sql.postpone, &parameters).await.map(drop)
     }
 
     async fn put_one(&self, letter: DeadLetter) -> Result<()> {
@@ -152,16 +156,37 @@ impl DeadLetterStore for PostgresDeadLetters {
         rows.first().map(columns::kept).transpose()
     }
 
-    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        self.mark_changing(id, None).await
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
+        let (number, marked_at) = seen_columns(seen)?;
+        let reason = word.map(|word| word.reason().as_str());
+        let replaced: Vec<&str> = word.map_or(&[][..], LetterWord::replaces).iter().map(|it| it.as_str()).collect();
+        let parameters: [Parameter<'_>; 5] = [
+            (&uuid(&id), Type::UUID),
+            (&number, Type::INT8),
+            (&marked_at, Type::TIMESTAMPTZ),
+            (&reason, Type::TEXT),
+            (&replaced, Type::TEXT_ARRAY),
+        ];
+        columns::change(self.query(&self.sql.mark, &parameters).await?.first())
     }
 
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
-        self.mark_changing(id, Some((from, to))).await
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
+        let (with, without) = (DeadReason::NotDone.as_str(), DeadReason::OutcomeUnknown.as_str());
+        let parameters: [Parameter<'_>; 4] = [
+            (&uuid(&id), Type::UUID),
+            (&columns::stored_time(marked_at), Type::TIMESTAMPTZ),
+            (&without, Type::TEXT),
+            (&with, Type::TEXT),
+        ];
+        let rows = self.query(&self.sql.use_up, &parameters).await?;
+        Ok(rows.first().map(columns::marked_at).transpose()?.flatten())
     }
 
-    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
-        Ok(!self.query(&self.sql.remove, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
+        let (number, marked_at) = seen_columns(seen)?;
+        let parameters: [Parameter<'_>; 3] =
+            [(&uuid(&id), Type::UUID), (&number, Type::INT8), (&marked_at, Type::TIMESTAMPTZ)];
+        columns::change(self.query(&self.sql.remove, &parameters).await?.first())
     }
 
     fn tells_ordering_keys(&self) -> bool {
@@ -178,13 +203,21 @@ impl DeadLetterStore for PostgresDeadLetters {
         let parameters: [Parameter<'_>; 3] =
             [(&source, Type::TEXT), (&count(limit), Type::INT8), (&lease.as_secs_f64(), Type::FLOAT8)];
         let rows = self.query(&self.sql.take, &parameters).await?;
-        Ok(readable(rows.iter().map(columns::kept)))
+        let taken = rows.iter().map(|row| Ok((columns::id(row)?, columns::kept(row)))).collect::<Result<Vec<_>>>()?;
+        let (marked, left_out) = readable(taken);
+        if !left_out.is_empty() {
+            // Nobody processes them, so they can be dropped.
+            self.postpone(&left_out, lease).await?;
+        }
+        Ok(marked)
+    }
+
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()> {
+        self.move_end(ids, lease, true).await
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
-        let ids: Vec<Uuid> = ids.iter().map(uuid).collect();
-        let parameters: [Parameter<'_>; 2] = [(&ids, Type::UUID_ARRAY), (&by.as_secs_f64(), Type::FLOAT8)];
-        self.query(&self.sql.postpone, &parameters).await.map(drop)
+        self.move_end(ids, by, false).await
     }
 
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
@@ -193,6 +226,12 @@ impl DeadLetterStore for PostgresDeadLetters {
         let parameters: [Parameter<'_>; 2] = [(&ids, Type::UUID_ARRAY), (&marks, Type::TIMESTAMPTZ_ARRAY)];
         self.query(&self.sql.finish, &parameters).await.map(drop)
     }
+}
+
+/// The number and the mark that an operator saw.
+fn seen_columns(seen: &SeenLetter) -> Result<(i64, Option<SystemTime>)> {
+    let wrong = |error| Error::new(ErrorKind::Invalid, "this store has no such `seen`").caused_by(error);
+    Ok((seen.written.parse().map_err(wrong)?, seen.marked_at.map(columns::stored_time)))
 }
 
 fn uuid(id: &DeadLetterId) -> Uuid {

@@ -5,6 +5,7 @@
 //! hx:dead:ids              a hash: which entry has a letter
 //! hx:dead:marks            a hash: when a letter was marked for a redrive, in microseconds
 //! hx:dead:reasons          a hash: the reason of a letter, if it has changed since its entry was written
+//! hx:dead:taken            a hash: until when a worker has a letter, in microseconds
 //! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
 //! ```
 
@@ -17,8 +18,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
-    MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, LetterChange,
+    LetterWord, ListedLetter, MarkedLetter, SeenLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -32,7 +33,7 @@ use crate::letter::{LetterColumns, readable};
 
 /// Dead letters on a Redis or Valkey server, in a stream. They are as durable as the server's settings make them, and
 /// need memory until they are removed. A user of the server needs `~hx:*` and, besides the commands of
-/// [`Redis`](super::Redis): `+xadd +xdel +xrange +hget +hset +hsetnx +hdel +hexists +zadd +zrem +zrangebyscore`.
+/// [`Redis`](super::Redis): `+xadd +xdel +xrange +hget +hset +hdel +hexists +zadd +zrem +zrangebyscore`.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -51,7 +52,7 @@ pub struct RedisDeadLetters {
     link: Link,
 }
 
-const KEYS: [&str; 4] = ["hx:dead", "hx:dead:ids", "hx:dead:marks", "hx:dead:reasons"];
+const KEYS: [&str; 5] = ["hx:dead", "hx:dead:ids", "hx:dead:marks", "hx:dead:reasons", "hx:dead:taken"];
 
 impl RedisDeadLetters {
     /// Dead letters on the server of this URL, on the current tokio runtime. It connects at its first call.
@@ -96,11 +97,12 @@ impl RedisDeadLetters {
         Ok(self.link.call(&command, judge).await?)
     }
 
-    /// Runs a script that replies whether there is such a letter.
-    async fn is_found(&self, script: &str, arguments: &[&[u8]]) -> Result<bool> {
-        let reply = self.run(script, arguments).await?;
-        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
-        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+    /// Frees letters only after this time. A worker that extends its lease has them until then.
+    async fn move_end(&self, ids: &[DeadLetterId], by: Duration, is_taken: bool) -> Result<()> {
+        let by = by.as_millis().to_string();
+        let head = [by.as_bytes(), if is_taken { b"1" } else { b"0" }];
+        let arguments: Vec<&[u8]> = head.into_iter().chain(ids.iter().map(|id| &id.as_bytes()[..])).collect();
+        self.run(include_str!("dead/postpone.lua"), &arguments).await.map(drop)
     }
 
     async fn put_one(&self, letter: &DeadLetter) -> Result<()> {
@@ -143,17 +145,27 @@ impl DeadLetterStore for RedisDeadLetters {
         found.into_iter().next().map(stored::kept).transpose()
     }
 
-    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        self.is_found(include_str!("dead/mark.lua"), &[id.as_bytes()]).await
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
+        let (mark, reason) = (mark_digits(seen.marked_at), word.map_or("", |word| word.reason().as_str()));
+        let head = [&id.as_bytes()[..], seen.written.as_bytes(), mark.as_bytes(), reason.as_bytes()];
+        let replaced = word.map_or(&[][..], LetterWord::replaces).iter().map(|reason| reason.as_str().as_bytes());
+        let arguments: Vec<&[u8]> = head.into_iter().chain(replaced).collect();
+        stored::change(self.run(include_str!("dead/mark.lua"), &arguments).await?)
     }
 
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
-        let arguments = [&id.as_bytes()[..], from.as_str().as_bytes(), to.as_str().as_bytes()];
-        self.is_found(include_str!("dead/mark.lua"), &arguments).await
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
+        let (with, without) = (DeadReason::NotDone.as_str(), DeadReason::OutcomeUnknown.as_str());
+        let mark = mark_digits(Some(marked_at));
+        let arguments = [&id.as_bytes()[..], mark.as_bytes(), with.as_bytes(), without.as_bytes()];
+        let reply = self.run(include_str!("dead/use_up.lua"), &arguments).await?;
+        let new = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
+        new.map_or(Ok(None), |new| stored::marked_at(&new))
     }
 
-    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
-        self.is_found(include_str!("dead/remove.lua"), &[id.as_bytes()]).await
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
+        let mark = mark_digits(seen.marked_at);
+        let arguments = [&id.as_bytes()[..], seen.written.as_bytes(), mark.as_bytes()];
+        stored::change(self.run(include_str!("dead/remove.lua"), &arguments).await?)
     }
 
     fn tells_ordering_keys(&self) -> bool {
@@ -166,17 +178,24 @@ impl DeadLetterStore for RedisDeadLetters {
     }
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
-        let (limit, lease) = (limit.to_string(), lease.as_millis().to_string());
-        let arguments = [source.as_bytes(), limit.as_bytes(), lease.as_bytes()];
+        let (limit, millis) = (limit.to_string(), lease.as_millis().to_string());
+        let arguments = [source.as_bytes(), limit.as_bytes(), millis.as_bytes()];
         let taken = self.run(include_str!("dead/take.lua"), &arguments).await?;
-        Ok(readable(taken.into_iter().map(stored::kept)))
+        let taken = taken.into_iter().map(stored::taken).collect::<Result<Vec<_>>>()?;
+        let (marked, left_out) = readable(taken);
+        if !left_out.is_empty() {
+            // Nobody processes them, so they can be dropped.
+            self.postpone(&left_out, lease).await?;
+        }
+        Ok(marked)
+    }
+
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()> {
+        self.move_end(ids, lease, true).await
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
-        let by = by.as_millis().to_string();
-        let ids = ids.iter().map(|id| &id.as_bytes()[..]);
-        let arguments: Vec<&[u8]> = std::iter::once(by.as_bytes()).chain(ids).collect();
-        self.run(include_str!("dead/postpone.lua"), &arguments).await.map(drop)
+        self.move_end(ids, by, false).await
     }
 
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
@@ -184,6 +203,11 @@ impl DeadLetterStore for RedisDeadLetters {
         let pairs = redriven.iter().zip(&marks).flat_map(|((id, _), mark)| [&id.as_bytes()[..], mark.as_bytes()]);
         self.run(include_str!("dead/finish.lua"), &pairs.collect::<Vec<_>>()).await.map(drop)
     }
+}
+
+/// A mark as the server keeps it. Empty for none.
+fn mark_digits(marked_at: Option<Timestamp>) -> String {
+    marked_at.map_or_else(String::new, |marked_at| marked_at.0.to_string())
 }
 
 impl fmt::Debug for RedisDeadLetters {

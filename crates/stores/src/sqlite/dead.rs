@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
-    MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, LetterChange, LetterWord,
+    ListedLetter, MarkedLetter, SeenLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -85,12 +85,16 @@ impl SqliteDeadLetters {
         connection::create(connection, include_str!("dead/tables.sql")).map_err(unusable)
     }
 
-    async fn mark_changing(&self, id: DeadLetterId, change: Option<(DeadReason, DeadReason)>) -> Result<bool> {
-        let runtime = Arc::clone(&self.runtime);
-        let mark = move |connection: &mut Connection| {
-            in_transaction(connection, |transaction| statements::mark(transaction, (id, change), runtime.wall_now()))
+    /// Frees letters only after this time. A worker that extends its lease has them until then.
+    async fn move_end(&self, ids: &[DeadLetterId], by: Duration, is_taken: bool) -> Result<()> {
+        let (ids, runtime) = (ids.to_vec(), Arc::clone(&self.runtime));
+        let move_end = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| {
+                let free_at = runtime.wall_now().plus(by);
+                statements::move_end(transaction, &ids, (free_at, is_taken.then_some(free_at)))
+            })
         };
-        self.thread.run(mark).await
+        self.thread.run(move_end).await
     }
 
     /// Writes a letter in a transaction of the caller's own, that of the ledger for instance.
@@ -133,17 +137,32 @@ impl DeadLetterStore for SqliteDeadLetters {
         row.transpose()
     }
 
-    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        self.mark_changing(id, None).await
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
+        let (seen, runtime) = (seen.clone(), Arc::clone(&self.runtime));
+        let mark = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| {
+                statements::mark(transaction, id, (&seen, word), runtime.wall_now())
+            })
+        };
+        self.thread.run(mark).await
     }
 
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
-        self.mark_changing(id, Some((from, to))).await
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
+        let runtime = Arc::clone(&self.runtime);
+        let use_up = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| {
+                statements::use_up_word(transaction, (id, marked_at), runtime.wall_now())
+            })
+        };
+        self.thread.run(use_up).await
     }
 
-    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
+        let (seen, runtime) = (seen.clone(), Arc::clone(&self.runtime));
         let remove = move |connection: &mut Connection| {
-            in_transaction(connection, |transaction| statements::remove(transaction, id))
+            in_transaction(connection, |transaction| {
+                statements::remove_seen(transaction, (id, &seen), runtime.wall_now())
+            })
         };
         self.thread.run(remove).await
     }
@@ -173,17 +192,20 @@ impl DeadLetterStore for SqliteDeadLetters {
                 statements::take(transaction, &ids, now.plus(lease))
             })
         };
-        Ok(readable(self.thread.run(take).await?))
+        let (marked, left_out) = readable(self.thread.run(take).await?);
+        if !left_out.is_empty() {
+            // Nobody processes them, so they can be dropped.
+            self.postpone(&left_out, lease).await?;
+        }
+        Ok(marked)
+    }
+
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()> {
+        self.move_end(ids, lease, true).await
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
-        let (ids, runtime) = (ids.to_vec(), Arc::clone(&self.runtime));
-        let postpone = move |connection: &mut Connection| {
-            in_transaction(connection, |transaction| {
-                statements::postpone(transaction, &ids, runtime.wall_now().plus(by))
-            })
-        };
-        self.thread.run(postpone).await
+        self.move_end(ids, by, false).await
     }
 
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {

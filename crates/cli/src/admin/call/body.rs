@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use hapax::EventId;
+use hapax::broker::SeenLetter;
 use hapax::outbox::RowId;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
@@ -55,6 +56,12 @@ impl WriteBody {
     pub(super) fn event(&mut self) -> Result<EventId, ApiError> {
         let wrong = |_| ApiError::invalid("the member \"event\" must be the id of an event, a UUID");
         self.text("event")?.parse().map_err(wrong)
+    }
+
+    pub(super) fn seen(&mut self) -> Result<SeenLetter, ApiError> {
+        let wrong =
+            |_| ApiError::invalid("the member \"seen\" must be that of the letter, as a list or the letter shows it");
+        self.text("seen")?.parse().map_err(wrong)
     }
 
     pub(super) fn outcome(&mut self) -> Result<FoundOutcome, ApiError> {

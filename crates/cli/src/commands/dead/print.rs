@@ -1,8 +1,8 @@
-use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, ListedLetter, ListedReason, Position};
+use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason, Position};
 use serde_json::{Map, Value, json};
 
 use crate::commands::dead::FoundLetter;
-use crate::commands::print::{object, text_or_hexadecimal, time};
+use crate::commands::print::{exact_time, object, text_or_hexadecimal, time};
 use crate::logs::escape_controls;
 
 pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
@@ -26,36 +26,44 @@ pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
         "operation": letter.operation.map(|operation| operation.to_string()),
         "payload_bytes": letter.size,
         "redrive_at": letter.marked_at.map(time),
+        "seen": letter.seen.to_string(),
         "cursor": letter.cursor.as_str(),
     })
 }
 
-pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String {
-    if as_json {
-        return json!({ "id": id.to_string(), "marked": is_marked }).to_string();
+/// What became of a write to a letter. `done` is `marked` or `dropped`.
+pub(super) fn changed(id: DeadLetterId, done: &str, change: LetterChange, as_json: bool) -> String {
+    let (error, text) = match change {
+        LetterChange::Yes => (None, format!("{done}: {id}")),
+        LetterChange::Missing => (Some("not-found"), format!("does not exist: {id}")),
+        LetterChange::Stale => (Some("stale"), format!("has changed since it was seen: {id}")),
+        LetterChange::Taken(until) => {
+            (Some("taken"), format!("a worker processes it, at least until {}: {id}", exact_time(until)))
+        }
+    };
+    if !as_json {
+        return text;
     }
-    if is_marked { format!("marked: {id}") } else { format!("does not exist: {id}") }
+    let mut line = Map::from_iter([("id".into(), json!(id.to_string())), (done.into(), json!(error.is_none()))]);
+    line.extend(error.map(|error| ("error".into(), json!(error))));
+    if let LetterChange::Taken(until) = change {
+        line.insert("free_at".into(), json!(exact_time(until)));
+    }
+    Value::Object(line).to_string()
 }
 
 /// A letter that a redrive of all letters leaves alone.
 pub(super) fn passed_over(letter: &FoundLetter, as_json: bool) -> String {
-    let (id, reason) = (letter.id, letter.reason.as_str());
+    let (id, reason) = (letter.id, letter.reason.as_ref().unwrap_or(&ListedReason::Damaged));
     if as_json {
-        return json!({ "id": id.to_string(), "marked": false, "reason": reason }).to_string();
+        return json!({ "id": id.to_string(), "marked": false, "reason": reason.as_str() }).to_string();
     }
-    match letter.reason {
+    match reason {
         ListedReason::Known(_) | ListedReason::Unknown(_) => {
-            format!("passed over, its reason {:?} is unknown: {id}", escape_controls(reason))
+            format!("passed over, its reason {:?} is unknown: {id}", escape_controls(reason.as_str()))
         }
         ListedReason::Damaged => format!("passed over, it is damaged: {id}"),
     }
-}
-
-pub(super) fn dropped(id: DeadLetterId, is_dropped: bool, as_json: bool) -> String {
-    if as_json {
-        return json!({ "id": id.to_string(), "dropped": is_dropped }).to_string();
-    }
-    if is_dropped { format!("dropped: {id}") } else { format!("does not exist: {id}") }
 }
 
 pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
@@ -66,6 +74,7 @@ pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> Str
 pub(crate) fn letter_fields(kept: &KeptLetter, with_payload: bool) -> Map<String, Value> {
     let mut fields = fields(&kept.letter);
     fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
+    fields.insert("seen".into(), json!(kept.seen.to_string()));
     if with_payload {
         fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
     }

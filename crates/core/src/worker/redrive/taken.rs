@@ -65,7 +65,7 @@ impl Redrive {
         self.settle_again().await;
         let open: Vec<DeadLetterId> = self.open.lock().values().map(|letter| letter.id).collect();
         if !open.is_empty() {
-            self.letters.postpone(&open, LEASE).await?;
+            self.letters.extend(&open, LEASE).await?;
         }
         let limit = MOST.saturating_sub(open.len());
         if limit == 0 {
@@ -74,9 +74,9 @@ impl Redrive {
         let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?.into_iter();
         let (mut ready, mut failures) = (Vec::new(), 0);
         while failures < MOST_FAILURES
-            && let Some(marked) = taken.next()
+            && let Some(mut marked) = taken.next()
         {
-            match self.prepare(&marked).await {
+            match self.prepare(&mut marked).await {
                 Ok(true) => ready.push(marked),
                 Ok(false) => {}
                 Err(error) => {
@@ -96,16 +96,18 @@ impl Redrive {
     }
 
     /// Lets a message run again. Returns whether its letter can be delivered now.
-    async fn prepare(&self, marked: &MarkedLetter) -> Result<bool> {
-        let (Some(reopen), letter) = (&self.reopen, &marked.letter) else { return Ok(true) };
+    async fn prepare(&self, marked: &mut MarkedLetter) -> Result<bool> {
+        let Some(reopen) = &self.reopen else { return Ok(true) };
         let late = || Err(Error::new(ErrorKind::Unknown, "the record was not opened in time"));
-        timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(letter)).await.unwrap_or_else(late)?;
-        if letter.reason != DeadReason::NotDone {
+        timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(&marked.letter)).await.unwrap_or_else(late)?;
+        if marked.letter.reason != DeadReason::NotDone {
             return Ok(true);
         }
         // The word of the operator is about the attempts until now. It is used up before the next one: if that one does
         // not end either, its outcome is unknown again.
-        self.letters.mark_as(letter.id, DeadReason::NotDone, DeadReason::OutcomeUnknown).await
+        let mark = self.letters.use_up_word(marked.letter.id, marked.marked_at).await?;
+        marked.marked_at = mark.unwrap_or(marked.marked_at);
+        Ok(mark.is_some())
     }
 
     /// Settles what the store has not confirmed. The worker itself gives up after a few tries.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hapax_core::broker::{
     DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, Headers, Job, KeptLetter,
-    ListedLetter, MarkedLetter, MemoryDeadLetterStore, Message, Process, Verdict,
+    LetterChange, LetterWord, ListedLetter, MarkedLetter, MemoryDeadLetterStore, Message, Process, SeenLetter, Verdict,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::worker::{MessageIdentity, RedriveSource, Worker, WorkerSettings};
@@ -108,6 +108,20 @@ impl Bench {
         self.letters.list(None, 10).now_or_never().unwrap().unwrap()
     }
 
+    /// Marks the first letter.
+    fn mark(&self) {
+        let letter = &self.listed()[0];
+        let change = self.letters.mark(letter.id, &letter.seen, None).now_or_never().unwrap().unwrap();
+        assert_eq!(change, LetterChange::Yes);
+    }
+
+    /// Drops the first letter.
+    fn drop_letter(&self) {
+        let letter = &self.listed()[0];
+        let change = self.letters.remove(letter.id, &letter.seen).now_or_never().unwrap().unwrap();
+        assert_eq!(change, LetterChange::Yes);
+    }
+
     fn mend(&self) {
         self.recorder.is_broken.store(false, Ordering::Release);
     }
@@ -136,7 +150,7 @@ fn later_messages_of_a_parked_key_wait_until_its_letter_is_dropped() {
         poison(&bench);
         bench.time.run_for(Duration::from_secs(120));
         assert_eq!(bench.done(), ["b-1"]);
-        assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.drop_letter();
         bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
         assert_eq!(bench.done(), ["b-1", "a-2", "a-3"]);
     }
@@ -155,7 +169,7 @@ fn a_redriven_letter_is_delivered_although_messages_that_wait_for_it_fill_the_ro
         }
         bench.time.run_for(Duration::from_secs(60));
         bench.mend();
-        assert!(bench.letters.mark(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.mark();
         bench.wait_for("the key goes on", || bench.broker.unfinished() == 0 && bench.listed().is_empty());
         assert_eq!(bench.done(), ["poison", "a-1", "a-2", "a-3", "a-4", "a-5", "a-6", "a-7", "a-8"]);
     }
@@ -166,12 +180,11 @@ fn a_parked_key_goes_on_after_its_redriven_message() {
     for bench in benches() {
         bench.start_worker(true);
         poison(&bench);
-        let letter = bench.listed()[0].id;
-        assert!(bench.letters.mark(letter).now_or_never().unwrap().unwrap());
+        bench.mark();
         bench.wait_for("it is dead again", || bench.listed().iter().all(|letter| letter.marked_at.is_none()));
         assert_eq!(bench.done(), ["b-1"]);
         bench.mend();
-        assert!(bench.letters.mark(letter).now_or_never().unwrap().unwrap());
+        bench.mark();
         bench.wait_for("the key goes on", || bench.broker.unfinished() == 0 && bench.listed().is_empty());
         assert_eq!(bench.done(), ["b-1", "poison", "a-2", "a-3"]);
     }
@@ -195,7 +208,7 @@ fn a_message_without_a_usable_key_parks_its_ordering_key_as_well() {
         assert_eq!(done, ["a-1", "b-1"]);
         let letter = &bench.listed()[0];
         assert_eq!(letter.reason, DeadReason::KeyMissing);
-        assert!(bench.letters.remove(letter.id).now_or_never().unwrap().unwrap());
+        bench.drop_letter();
         bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
         assert_eq!(bench.done().last().map(String::as_str), Some("a-2"));
     }
@@ -212,7 +225,7 @@ fn a_message_without_a_usable_key_waits_for_an_earlier_one_of_its_ordering_key()
         bench.time.run_for(Duration::from_secs(120));
         let reasons = || bench.listed().iter().map(|letter| letter.reason.clone()).collect::<Vec<_>>();
         assert_eq!(reasons(), [DeadReason::AttemptsExhausted]);
-        assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.drop_letter();
         bench.wait_for("its own letter is written", || reasons() == [DeadReason::KeyMissing]);
         assert!(bench.done().is_empty());
     }
@@ -231,7 +244,7 @@ fn a_worker_that_starts_later_keeps_a_parked_key() {
     bench.wait_for("the other key goes on", || bench.done().contains(&"b-2".to_owned()));
     bench.time.run_for(Duration::from_secs(120));
     assert_eq!(bench.done().iter().filter(|payload| payload.starts_with('a')).count(), 0);
-    assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+    bench.drop_letter();
     bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
     let of_key: Vec<String> = bench.done().into_iter().filter(|payload| payload.starts_with('a')).collect();
     assert_eq!(of_key, ["a-2", "a-3", "a-4"]);
@@ -255,7 +268,7 @@ fn a_redriven_letter_whose_end_is_not_confirmed_for_long_goes_away_all_the_same(
         bench.mend();
         // More often than the worker itself tries.
         bench.letters.failing.store(25, Ordering::Release);
-        assert!(bench.letters.mark(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.mark();
         bench.wait_for("the letter is gone", || bench.listed().is_empty());
         assert_eq!(bench.letters.failing.load(Ordering::Acquire), 0);
         assert_eq!(bench.done().iter().filter(|payload| *payload == "poison").count(), 1);
@@ -297,16 +310,16 @@ impl DeadLetterStore for FailingLetters {
         self.letters.find(id).await
     }
 
-    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        self.letters.mark(id).await
+    async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
+        self.letters.mark(id, seen, word).await
     }
 
-    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
-        self.letters.mark_as(id, from, to).await
+    async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
+        self.letters.use_up_word(id, marked_at).await
     }
 
-    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
-        self.letters.remove(id).await
+    async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
+        self.letters.remove(id, seen).await
     }
 
     fn tells_ordering_keys(&self) -> bool {
@@ -319,6 +332,10 @@ impl DeadLetterStore for FailingLetters {
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
         self.letters.take_marked(source, limit, lease).await
+    }
+
+    async fn extend(&self, ids: &[DeadLetterId], lease: Duration) -> Result<()> {
+        self.letters.extend(ids, lease).await
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {

@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, KeptLetter, ListedLetter};
+use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, KeptLetter, LetterChange, ListedLetter, SeenLetter};
 use hapax_core::{Fingerprint, OperationId, Result, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
@@ -76,15 +76,16 @@ pub(super) struct LetterBytes<'l> {
 pub(super) fn listed(row: &Row) -> Result<ListedLetter> {
     let (reason, attempts) = letter::listed(column(row, "reason")?, column(row, "attempts")?);
     Ok(ListedLetter {
-        id: DeadLetterId::from_bytes(column::<Uuid>(row, "id")?.into_bytes()),
+        id: id(row)?,
         reason,
         attempts,
         namespace: column(row, "namespace")?,
         source: column(row, "source")?,
         operation: operation(row)?,
         at: time(column(row, "at")?),
-        marked_at: column::<Option<SystemTime>>(row, "marked_at")?.map(time),
+        marked_at: marked_at(row)?,
         size: column::<i64>(row, "size")?.unsigned_abs(),
+        seen: seen(row)?,
         cursor: DeadCursor::new(column::<i64>(row, "number")?.to_string()),
     })
 }
@@ -112,12 +113,36 @@ pub(super) fn kept(row: &Row) -> Result<KeptLetter> {
         headers: column(row, "headers")?,
         payload: column::<Vec<u8>>(row, "payload")?.into(),
     };
-    let marked_at = column::<Option<SystemTime>>(row, "marked_at")?.map(time);
-    Ok(KeptLetter { letter: columns.letter()?, marked_at })
+    let seen = seen(row)?;
+    Ok(KeptLetter { letter: columns.letter()?, marked_at: seen.marked_at, seen })
+}
+
+/// What a write to the letter names.
+fn seen(row: &Row) -> Result<SeenLetter> {
+    Ok(letter::seen(column(row, "number")?, marked_at(row)?))
+}
+
+pub(super) fn marked_at(row: &Row) -> Result<Option<Timestamp>> {
+    Ok(column::<Option<SystemTime>>(row, "marked_at")?.map(time))
+}
+
+/// What became of a write to a letter. No row means that there is no letter.
+pub(super) fn change(row: Option<&Row>) -> Result<LetterChange> {
+    let Some(row) = row else { return Ok(LetterChange::Missing) };
+    let taken_until: Option<SystemTime> = column(row, "taken_until")?;
+    Ok(match column(row, "change")? {
+        "taken" => LetterChange::Taken(taken_until.map(time).ok_or_else(damaged)?),
+        "stale" => LetterChange::Stale,
+        _ => LetterChange::Yes,
+    })
 }
 
 pub(super) fn ordering_key(row: &Row) -> Result<Bytes> {
     column::<Vec<u8>>(row, "okey").map(Bytes::from)
+}
+
+pub(super) fn id(row: &Row) -> Result<DeadLetterId> {
+    Ok(DeadLetterId::from_bytes(column::<Uuid>(row, "id")?.into_bytes()))
 }
 
 fn operation(row: &Row) -> Result<Option<OperationId>> {

@@ -1,11 +1,29 @@
-with marked as (
-    update hapax_dead
-    set marked_at = coalesce(marked_at, pg_catalog.clock_timestamp()),
-        free_at = coalesce(free_at, pg_catalog.clock_timestamp()),
-        reason = case when reason = $2 then $3 else reason end
+-- What may be written to the letter, then the write. A letter that is marked already, with that word, is left alone.
+with found as materialized (
+    select id, number, marked_at, taken_until, operation, namespace, reason,
+        case when reason = any($5) then $4 else reason end as next
+    from hapax_dead
     where id = $1
-    returning operation, namespace
+    for update
+), judged as materialized (
+    select id, taken_until, operation, namespace, next,
+        case
+            when number <> $2 then 'stale'
+            when marked_at is not null and reason = next then 'yes'
+            when marked_at is distinct from $3 then 'stale'
+            when taken_until > pg_catalog.clock_timestamp() then 'taken'
+            else 'write'
+        end as change
+    from found
+), marked as (
+    update hapax_dead d
+    set marked_at = greatest(pg_catalog.clock_timestamp(), d.marked_at + interval '1 microsecond'),
+        free_at = pg_catalog.clock_timestamp(), reason = j.next
+    from judged j
+    where d.id = j.id and j.change = 'write'
 ), reopened as (
-    delete from hapax_attempt a using marked m where a.operation = m.operation and a.namespace = m.namespace
+    delete from hapax_attempt a
+    using judged j
+    where a.operation = j.operation and a.namespace = j.namespace and j.change = 'write'
 )
-select 1 from marked
+select change, taken_until from judged

@@ -5,7 +5,9 @@ with free as materialized (
     limit $2
     for update skip locked
 ), taken as (
-    update hapax_dead d set free_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3)
+    update hapax_dead d
+    set free_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3),
+        taken_until = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3)
     from free
     where d.id = free.id
     returning d.*

@@ -9,9 +9,7 @@ for place = 2, #ARGV, 2 do
             redis.call('ZREM', KEYS[1] .. ':marked:' .. found[2][4], id)
             redis.call('XDEL', KEYS[1], entry)
         end
-        redis.call('HDEL', KEYS[2], id)
-        redis.call('HDEL', KEYS[3], id)
-        redis.call('HDEL', KEYS[4], id)
+        for hash = 2, 5 do redis.call('HDEL', KEYS[hash], id) end
     end
 end
 return {ARGV[1]}

@@ -1,7 +1,7 @@
 //! The letter in an entry of the stream: its fields as JSON, beside the fields that may have any bytes.
 
 use bytes::Bytes;
-use hapax_core::broker::{DeadCursor, DeadLetterId, KeptLetter, ListedLetter, ListedReason};
+use hapax_core::broker::{DeadCursor, DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason, SeenLetter};
 use hapax_core::{Error, ErrorKind, OperationId, Result, Timestamp};
 use redis::Value;
 use serde_json::{Value as Json, json};
@@ -42,15 +42,17 @@ pub(super) fn entry(after: Option<&DeadCursor>) -> Result<String> {
 
 pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
     let [entry, id, source, letter, size, mark, reason] = parts(reply)?;
+    let marked_at = marked_at(&mark)?;
     let known = ListedLetter {
-        id: DeadLetterId::from_bytes(id[..].try_into().map_err(|error| damaged().caused_by(error))?),
+        id: letter_id(&id)?,
         reason: ListedReason::Damaged,
         attempts: 0,
         namespace: String::new(),
         source: text(&source)?.to_owned(),
         operation: None,
         at: written_at(&entry)?,
-        marked_at: marked_at(&mark)?,
+        marked_at,
+        seen: SeenLetter { written: text(&entry)?.to_owned(), marked_at },
         size: number(&size)?,
         cursor: DeadCursor::new(text(&entry)?),
     };
@@ -73,7 +75,20 @@ fn written_at(entry: &Bytes) -> Result<Timestamp> {
 }
 
 pub(super) fn kept(reply: Value) -> Result<KeptLetter> {
-    let [letter, ordering_key, position_id, payload, mark, reason] = parts(reply)?;
+    taken(reply)?.1
+}
+
+/// A letter, and its id, which is there also if the letter cannot be decoded.
+pub(super) fn taken(reply: Value) -> Result<(DeadLetterId, Result<KeptLetter>)> {
+    let [id, parts @ ..] = parts::<8>(reply)?;
+    Ok((letter_id(&id)?, decode(parts)))
+}
+
+fn letter_id(id: &Bytes) -> Result<DeadLetterId> {
+    Ok(DeadLetterId::from_bytes(id[..].try_into().map_err(|error| damaged().caused_by(error))?))
+}
+
+fn decode([letter, ordering_key, position_id, payload, mark, reason, entry]: [Bytes; 7]) -> Result<KeptLetter> {
     let stored = columns(&letter, &reason)?;
     let columns = LetterColumns {
         ordering_key: stored.ordering_key.map(|_| ordering_key),
@@ -81,7 +96,22 @@ pub(super) fn kept(reply: Value) -> Result<KeptLetter> {
         payload,
         ..stored
     };
-    Ok(KeptLetter { letter: columns.letter()?, marked_at: marked_at(&mark)? })
+    let marked_at = marked_at(&mark)?;
+    let seen = SeenLetter { written: text(&entry)?.to_owned(), marked_at };
+    Ok(KeptLetter { letter: columns.letter()?, marked_at, seen })
+}
+
+/// What became of a write to a letter.
+pub(super) fn change(reply: Vec<Value>) -> Result<LetterChange> {
+    let words = reply.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
+    let words = words.collect::<Result<Vec<_>>>()?;
+    match &words[..] {
+        [word] if *word == "yes" => Ok(LetterChange::Yes),
+        [word] if *word == "missing" => Ok(LetterChange::Missing),
+        [word] if *word == "stale" => Ok(LetterChange::Stale),
+        [word, until] if *word == "taken" => number(until).map(|until| LetterChange::Taken(Timestamp(until))),
+        _ => Err(value::unexpected_reply()),
+    }
 }
 
 fn parts<const N: usize>(reply: Value) -> Result<[Bytes; N]> {
@@ -119,7 +149,7 @@ fn field<T: for<'j> serde::Deserialize<'j>>(json: &Json, name: &str) -> Result<T
     serde_json::from_value(json[name].clone()).map_err(|error| damaged().caused_by(error))
 }
 
-fn marked_at(mark: &Bytes) -> Result<Option<Timestamp>> {
+pub(super) fn marked_at(mark: &Bytes) -> Result<Option<Timestamp>> {
     if mark.is_empty() { Ok(None) } else { number(mark).map(|micros| Some(Timestamp(micros))) }
 }
 

@@ -9,9 +9,10 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', marked, '-inf', now, 'LIMIT', 0,
     local found = entry and mark and redis.call('XRANGE', KEYS[1], entry, entry)[1]
     if found and found[2][4] == ARGV[2] then
         redis.call('ZADD', marked, now + ARGV[4], id)
+        redis.call('HSET', KEYS[5], id, string.format('%.0f', (now + ARGV[4]) * 1000))
         local fields = found[2]
         local reason = redis.call('HGET', KEYS[4], id) or ''
-        reply[#reply + 1] = {fields[6], fields[8], fields[10], fields[12], mark, reason}
+        reply[#reply + 1] = {id, fields[6], fields[8], fields[10], fields[12], mark, reason, entry}
     else
         -- The letter was removed, or written again.
         redis.call('ZREM', marked, id)

@@ -1,5 +1,7 @@
 use bytes::Bytes;
-use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedLetter};
+use hapax_core::broker::{
+    DeadCursor, DeadLetter, DeadLetterId, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter, SeenLetter,
+};
 use hapax_core::{OperationId, Result, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -50,6 +52,7 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<ListedLetter> {
         at: letter::time(row.get(6)?),
         marked_at: row.get::<_, Option<i64>>(7)?.map(letter::time),
         size: row.get::<_, i64>(8)?.unsigned_abs(),
+        seen: letter::seen(row.get(9)?, row.get::<_, Option<i64>>(7)?.map(letter::time)),
         cursor: DeadCursor::new(row.get::<_, i64>(9)?.to_string()),
     })
 }
@@ -61,15 +64,15 @@ pub(super) fn find(connection: &Connection, id: DeadLetterId) -> rusqlite::Resul
 
 #[expect(clippy::unnecessary_wraps, reason = "rusqlite wants it")]
 fn kept(row: &Row<'_>) -> rusqlite::Result<Result<KeptLetter>> {
-    let letter = columns(row).map_err(|error| letter::damaged().caused_by(error)).and_then(|(columns, marked_at)| {
+    let letter = columns(row).map_err(|error| letter::damaged().caused_by(error)).and_then(|(columns, seen)| {
         let letter = columns.letter()?;
-        Ok(KeptLetter { letter, marked_at })
+        Ok(KeptLetter { letter, marked_at: seen.marked_at, seen })
     });
     Ok(letter)
 }
 
-/// The columns of a letter, and when it was marked.
-fn columns(row: &Row<'_>) -> rusqlite::Result<(LetterColumns, Option<Timestamp>)> {
+/// The columns of a letter, and what a write to it names.
+fn columns(row: &Row<'_>) -> rusqlite::Result<(LetterColumns, SeenLetter)> {
     let columns = LetterColumns {
         id: row.get(0)?,
         reason: row.get(1)?,
@@ -89,23 +92,96 @@ fn columns(row: &Row<'_>) -> rusqlite::Result<(LetterColumns, Option<Timestamp>)
         headers: row.get(16)?,
         payload: row.get::<_, Vec<u8>>(17)?.into(),
     };
-    Ok((columns, row.get::<_, Option<i64>>(7)?.map(letter::time)))
+    let marked_at = row.get::<_, Option<i64>>(7)?.map(letter::time);
+    Ok((columns, letter::seen(row.get(18)?, marked_at)))
 }
 
-/// Marks a letter, changes its reason if it has the first of the two, and opens its operation in the ledger again.
-/// Returns whether there is such a letter.
+/// The state of a letter, which decides what may be written to it.
+struct LetterState {
+    seen: SeenLetter,
+    reason: String,
+    operation: Option<[u8; 16]>,
+    namespace: String,
+    taken_until: Option<Timestamp>,
+}
+
+impl LetterState {
+    fn read(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<Option<Self>> {
+        let mut statement = connection.prepare_cached(include_str!("state.sql"))?;
+        let state = |row: &Row<'_>| {
+            Ok(Self {
+                seen: letter::seen(row.get(0)?, row.get::<_, Option<i64>>(1)?.map(letter::time)),
+                reason: row.get(2)?,
+                operation: row.get(3)?,
+                namespace: row.get(4)?,
+                taken_until: row.get::<_, Option<i64>>(5)?.map(letter::time),
+            })
+        };
+        statement.query_row([id.as_bytes()], state).optional()
+    }
+
+    /// Why nothing is written, if the operator saw something else or a worker has the letter.
+    fn refuses(&self, seen: &SeenLetter, now: Timestamp) -> Option<LetterChange> {
+        if *seen != self.seen {
+            return Some(LetterChange::Stale);
+        }
+        self.taken_until.filter(|until| *until > now).map(LetterChange::Taken)
+    }
+
+    /// The reason under this word.
+    fn reason_with(&self, word: Option<LetterWord>) -> &str {
+        let is_replaced = |word: &LetterWord| word.replaces().iter().any(|reason| reason.as_str() == self.reason);
+        word.filter(is_replaced).map_or(&self.reason, |word| word.reason().as_str())
+    }
+}
+
+/// Marks a letter, with the word of an operator, and opens its operation in the ledger again.
 pub(super) fn mark(
     connection: &Connection,
-    (id, change): (DeadLetterId, Option<(DeadReason, DeadReason)>),
+    id: DeadLetterId,
+    (seen, word): (&SeenLetter, Option<LetterWord>),
     now: Timestamp,
-) -> rusqlite::Result<bool> {
-    let (from, to) = change.map(|(from, to)| (from.as_str(), to.as_str())).unzip();
+) -> rusqlite::Result<LetterChange> {
+    let Some(state) = LetterState::read(connection, id)? else { return Ok(LetterChange::Missing) };
+    let (reason, marked_at) = (state.reason_with(word), state.seen.marked_at);
+    if seen.written == state.seen.written && marked_at.is_some() && reason == state.reason {
+        return Ok(LetterChange::Yes);
+    }
+    if let Some(refused) = state.refuses(seen, now) {
+        return Ok(refused);
+    }
+    // Each change has a mark of its own.
+    let mark = marked_at.map_or(now, |earlier| now.max(Timestamp(earlier.0 + 1)));
     let mut statement = connection.prepare_cached(include_str!("mark.sql"))?;
-    let parameters = params![id.as_bytes(), stored(now), from, to];
-    let found = statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)));
-    let Some((operation, namespace)): Option<(Option<[u8; 16]>, String)> = found.optional()? else { return Ok(false) };
-    connection.prepare_cached(include_str!("reopen.sql"))?.execute(params![operation, namespace])?;
-    Ok(true)
+    statement.execute(params![id.as_bytes(), stored(mark), stored(now), reason])?;
+    connection.prepare_cached(include_str!("reopen.sql"))?.execute(params![state.operation, state.namespace])?;
+    Ok(LetterChange::Yes)
+}
+
+/// Uses up the word of an operator. Returns the new mark.
+pub(super) fn use_up_word(
+    connection: &Connection,
+    (id, marked_at): (DeadLetterId, Timestamp),
+    now: Timestamp,
+) -> rusqlite::Result<Option<Timestamp>> {
+    let mut statement = connection.prepare_cached(include_str!("use_up.sql"))?;
+    let (with, without) = (DeadReason::NotDone.as_str(), DeadReason::OutcomeUnknown.as_str());
+    let parameters = params![id.as_bytes(), stored(marked_at), without, stored(now), with];
+    statement.query_row(parameters, |row| row.get(0).map(letter::time)).optional()
+}
+
+/// Removes a letter for an operator.
+pub(super) fn remove_seen(
+    connection: &Connection,
+    (id, seen): (DeadLetterId, &SeenLetter),
+    now: Timestamp,
+) -> rusqlite::Result<LetterChange> {
+    let Some(state) = LetterState::read(connection, id)? else { return Ok(LetterChange::Missing) };
+    if let Some(refused) = state.refuses(seen, now) {
+        return Ok(refused);
+    }
+    remove(connection, id)?;
+    Ok(LetterChange::Yes)
 }
 
 /// The marked letters of a source that nobody has taken.
@@ -125,24 +201,29 @@ pub(super) fn take(
     connection: &Connection,
     ids: &[DeadLetterId],
     until: Timestamp,
-) -> rusqlite::Result<Vec<Result<KeptLetter>>> {
+) -> rusqlite::Result<Vec<(DeadLetterId, Result<KeptLetter>)>> {
     let mut statement = connection.prepare_cached(include_str!("take.sql"))?;
     let mut taken = Vec::new();
     for id in ids {
         statement.execute(params![id.as_bytes(), stored(until)])?;
-        taken.extend(find(connection, *id)?);
+        taken.extend(find(connection, *id)?.map(|kept| (*id, kept)));
     }
     Ok(taken)
 }
 
-pub(super) fn postpone(connection: &Connection, ids: &[DeadLetterId], until: Timestamp) -> rusqlite::Result<()> {
+/// Frees letters only from a time on, and notes until when a worker has them.
+pub(super) fn move_end(
+    connection: &Connection,
+    ids: &[DeadLetterId],
+    (free_at, taken_until): (Timestamp, Option<Timestamp>),
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(include_str!("postpone.sql"))?;
-    ids.iter().try_for_each(|id| statement.execute(params![id.as_bytes(), stored(until)]).map(drop))
+    let (free_at, taken_until) = (stored(free_at), taken_until.map(stored));
+    ids.iter().try_for_each(|id| statement.execute(params![id.as_bytes(), free_at, taken_until]).map(drop))
 }
 
-/// Removes a letter. Returns whether there was one.
-pub(super) fn remove(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<bool> {
-    Ok(connection.prepare_cached(include_str!("remove.sql"))?.execute([id.as_bytes()])? > 0)
+fn remove(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<()> {
+    connection.prepare_cached(include_str!("remove.sql"))?.execute([id.as_bytes()]).map(drop)
 }
 
 /// Those of the ordering keys that have a letter of this source.
