@@ -92,6 +92,8 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("attempts_forgotten", "failed attempts are counted in the process, so a poison message never ends"),
     ("worker_namespace_ignored", "two consumer groups that get one message share its key"),
     ("extension_stops_early", "the lease of a delivery is not extended while its handler runs"),
+    ("redrive_without_record_runs", "a redrive runs a message of unknown outcome again once its record has expired"),
+    ("word_is_not_used_up", "the word that a message had no effect holds for every further attempt"),
     ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),
     ("overtaking_within_key", "a later message of an ordering key runs while an earlier one waits for its retry"),
     ("shared_panics_counted", "the panic of a batch is counted for each of its messages"),

@@ -107,7 +107,10 @@ pub(crate) enum LetterAction {
 impl LetterAction {
     fn arguments(self) -> Option<Value> {
         match self {
-            Self::Redrive(word) => Some(json!({ "not_done": word == Some(LetterWord::NotDone) })),
+            Self::Redrive(word) => Some(json!({
+                "not_done": word == Some(LetterWord::NotDone),
+                "done": word == Some(LetterWord::Done),
+            })),
             Self::Drop => None,
         }
     }
@@ -216,7 +219,7 @@ fn record_change(verb: &str, body: &mut WriteBody) -> Result<(&'static str, Reco
 
 fn letter_action(verb: &str, body: &mut WriteBody) -> Result<(&'static str, LetterAction), ApiError> {
     Ok(match verb {
-        "redrive" => ("redrive", LetterAction::Redrive(body.flag("not_done")?.then_some(LetterWord::NotDone))),
+        "redrive" => ("redrive", LetterAction::Redrive(body.word()?)),
         "drop" => ("drop", LetterAction::Drop),
         _ => return Err(unknown_path()),
     })

@@ -138,10 +138,23 @@ struct RedriveArgs {
 
     /// Your word that no attempt of a message with an unknown outcome has had an effect, or will have one
     ///
-    /// Without it, a worker with a target makes such a message a dead letter again. Look at the effect first, and make
-    /// sure that no attempt still runs. A ledger does not need it: it knows whether the effect is there.
-    #[arg(long)]
+    /// Without a word, a worker with a target makes such a message a dead letter again. Look at the effect first, and
+    /// make sure that no attempt still runs. A ledger does not need it: it knows whether the effect is there.
+    #[arg(long, conflicts_with = "done")]
     not_done: bool,
+
+    /// Your word that the message was processed
+    ///
+    /// A worker with a target records that where no record says so, removes the letter, and does not run the message.
+    #[arg(long)]
+    done: bool,
+}
+
+impl RedriveArgs {
+    fn word(&self) -> Option<LetterWord> {
+        let done = self.done.then_some(LetterWord::Done);
+        done.or(self.not_done.then_some(LetterWord::NotDone))
+    }
 }
 
 /// How many letters one request returns.
@@ -234,7 +247,7 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
     for letter in &unreadable {
         line(&print::passed_over(letter, as_json))?;
     }
-    let word = args.not_done.then_some(LetterWord::NotDone);
+    let word = args.word();
     let mut unchanged = 0;
     for letter in &known {
         let change = request(letters.mark(letter.id, &letter.seen, word)).await?;

@@ -35,7 +35,7 @@ use crate::tls;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::forward::CONNECT;
 use crate::worker::dead::WorkerDeadLetters;
-use crate::worker::target::{HttpTarget, Service, ServiceHealth};
+use crate::worker::target::{HttpTarget, PROCESSED, Service, ServiceHealth};
 
 /// The arguments of `hapax worker`.
 pub(crate) type WorkerArgs = Flags<WorkerFlags>;
@@ -150,7 +150,7 @@ async fn start(
     let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
     files.watch_source(&config.source).map_err(CommandError::cannot_start)?;
-    let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy);
+    let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy, PROCESSED);
     let source = dead.redriven(source, Arc::clone(runtime), reopen);
     Ok(StartedWorker { gate, journal, dead, source })
 }

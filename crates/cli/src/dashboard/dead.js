@@ -65,6 +65,14 @@ const REDRIVE_NOT_DONE = {
   body: { not_done: true },
 };
 
+const REDRIVE_DONE = {
+  name: 'done',
+  title: 'Record as done',
+  path: 'redrive',
+  text: 'The effect did happen. A worker records that, removes the letter, and does not process the message.',
+  body: { done: true },
+};
+
 const DROP = {
   name: 'drop',
   title: 'Drop',
@@ -74,7 +82,8 @@ const DROP = {
 };
 
 function actionsOf(letter) {
-  return letter.reason === 'outcome-unknown' ? [REDRIVE, REDRIVE_NOT_DONE, DROP] : [REDRIVE, DROP];
+  const isUnknown = ['outcome-unknown', 'record-damaged'].includes(letter.reason);
+  return isUnknown ? [REDRIVE, REDRIVE_NOT_DONE, REDRIVE_DONE, DROP] : [REDRIVE, DROP];
 }
 
 async function decide(letter, { title, text, path, body }) {

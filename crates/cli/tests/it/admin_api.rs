@@ -286,7 +286,7 @@ async fn a_write_to_a_letter_names_what_was_seen_and_keeps_the_word() {
     let audit = worker.ask("GET", "audit", &json!({})).await.1;
     let results: Vec<_> = audit["events"].as_array().unwrap().iter().map(|event| &event["result"]).collect();
     assert_eq!(results, ["refused", "refused", "done"], "{audit}");
-    assert_eq!(audit["events"][2]["arguments"], json!({ "not_done": true }), "{audit}");
+    assert_eq!(audit["events"][2]["arguments"]["not_done"], true, "{audit}");
     assert_eq!(audit["events"][2]["seen"], shown["seen"], "{audit}");
 }
 

@@ -395,6 +395,39 @@ async fn an_unknown_outcome_is_sent_again_only_with_the_word_of_the_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_outcome_whose_record_has_expired_is_sent_again_only_with_a_word() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    shop.enqueue(&[message("order-1", "five"), message("order-2", "six")]);
+    let flags = ["--lease", "1s", "--unknown-retention", "2s"];
+    let worker = shop.worker(&target(&api, "/status/500"), &flags);
+    until("there are two dead letters", async || shop.is_empty() && shop.unmarked() == 2).await;
+    let records = Connection::open(shop.path("records.db")).unwrap();
+    // The worker's own check leaves a record with an answer.
+    let open = "select count(*) from hapax_record
+        where state <> 2 and expires_at > cast(unixepoch('subsec') * 1000000 as integer)";
+    until("the records have expired", async || records.query_row(open, [], |row| row.get::<_, i64>(0)).unwrap() == 0)
+        .await;
+    shop.run_dead(&["redrive", "--all"]);
+    until("both are dead again", async || shop.unmarked() == 2).await;
+    assert_eq!((shop.reasons(), api.count()), (vec!["outcome-unknown".to_owned(); 2], 2));
+    drop(worker);
+
+    // The word for the first is that it was processed, for the second that it was not.
+    let letters = shop.dead();
+    for (letter, word) in letters.iter().zip(["--done", "--not-done"]) {
+        shop.run_dead(&["redrive", letter["id"].as_str().unwrap(), "--seen", letter["seen"].as_str().unwrap(), word]);
+    }
+    let worker = shop.worker(&target(&api, "/transfers"), &flags);
+    until("the letters are gone", async || shop.dead().is_empty()).await;
+    assert_eq!(api.count(), 3);
+    // A copy of either is caught.
+    shop.enqueue(&[message("order-1", "five"), message("order-2", "six")]);
+    until("the queue is empty", async || shop.is_empty()).await;
+    drop(worker);
+    assert_eq!((api.count(), shop.dead().len()), (3, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_parked_key_waits_for_the_operator_and_others_go_on() {
     let (shop, api) = (Shop::new(), Api::start().await);
     let of = |account: &'static str, key: &str, payload: &'static str| Message {

@@ -107,13 +107,15 @@ pub enum DeadReason {
     OutcomeUnknown,
     /// Its outcome was unknown, and an operator has found out that it had no effect. Its redrive may run it again.
     NotDone,
+    /// An operator has found out that it was processed. Its redrive records that.
+    Done,
     /// Its record cannot be read.
     RecordDamaged,
 }
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::CallerUnknown,
@@ -122,6 +124,7 @@ impl DeadReason {
         Self::AttemptsExhausted,
         Self::OutcomeUnknown,
         Self::NotDone,
+        Self::Done,
         Self::RecordDamaged,
     ];
 
@@ -136,8 +139,14 @@ impl DeadReason {
             Self::AttemptsExhausted => "attempts-exhausted",
             Self::OutcomeUnknown => "outcome-unknown",
             Self::NotDone => "not-done",
+            Self::Done => "done",
             Self::RecordDamaged => "record-damaged",
         }
+    }
+
+    /// Whether the message may have had its effect, so that it must not run again before somebody finds out.
+    pub const fn is_unknown(self) -> bool {
+        matches!(self, Self::OutcomeUnknown | Self::RecordDamaged)
     }
 
     /// The reason with this name.

@@ -131,6 +131,8 @@ impl FromStr for SeenLetter {
 pub enum LetterWord {
     /// No attempt had an effect, or will have one. The message may run once more.
     NotDone,
+    /// The message was processed. Its redrive records that where no record says so, and does not run it.
+    Done,
 }
 
 impl LetterWord {
@@ -138,13 +140,16 @@ impl LetterWord {
     pub const fn reason(self) -> DeadReason {
         match self {
             Self::NotDone => DeadReason::NotDone,
+            Self::Done => DeadReason::Done,
         }
     }
 
-    /// The reasons that the word replaces. A letter with another reason keeps it: its message had no effect anyway.
+    /// The reasons that the word replaces. A letter with another reason keeps it: without an effect, it needs no word to
+    /// run again.
     pub const fn replaces(self) -> &'static [DeadReason] {
         match self {
-            Self::NotDone => &[DeadReason::OutcomeUnknown],
+            Self::NotDone => &[DeadReason::OutcomeUnknown, DeadReason::RecordDamaged, DeadReason::Done],
+            Self::Done => &DeadReason::ALL,
         }
     }
 }

@@ -84,6 +84,14 @@ pub(crate) fn reopen_failed(source: &str, error: &Error) {
     tracing::warn!(source, error, "the record of a dead letter cannot be opened; the letter waits for its redrive");
 }
 
+pub(crate) fn redrive_needs_word(source: &str) {
+    tracing::warn!(
+        source,
+        "the outcome of a redriven message is unknown, and it was not run again; find out, and redrive its letter with \
+         --not-done or --done"
+    );
+}
+
 /// `keys` is the number of ordering keys that have dead letters and messages that wait.
 pub(crate) fn parked(source: &str, keys: Option<usize>) {
     if let Some(keys) = keys {

@@ -60,3 +60,65 @@ pub fn action(ended: &EndedJob, capability: &Capability, max_panics: u32) -> Del
         None => DeliveryAction::Bury { reason: DeadReason::OutcomeUnknown, attempts: ended.panics }, // A8
     }
 }
+
+/// The record of the message of a marked letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterRecord {
+    /// There is no live record, or the message has no usable key.
+    Absent,
+    /// It is about another payload.
+    Other,
+    /// An attempt is in progress.
+    Running,
+    /// An attempt did not end, and its lease has expired.
+    Lapsed,
+    /// Its outcome is unknown.
+    Indeterminate,
+    /// Nothing was applied.
+    Released,
+    /// Nothing was applied, after too many attempts.
+    Dead,
+    /// The message was processed.
+    Processed,
+    /// Another answer is recorded: the message was rejected.
+    Answered,
+}
+
+/// What happens to a marked letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedriveAction {
+    /// Deliver its message.
+    Deliver,
+    /// Reopen the record, then deliver the message.
+    Reopen,
+    /// Resolve the record as not done, then deliver the message.
+    Release,
+    /// Record the message as processed, then remove the letter.
+    Record,
+    /// Remove the letter: its message was processed.
+    Remove,
+    /// Write the letter again, without its mark: an operator has to find out.
+    BuryAgain,
+    /// Look again later.
+    Wait,
+}
+
+/// Decides what happens to a marked letter. `repeats` is whether an expired lease lets the message run again.
+pub fn redrive(reason: DeadReason, record: LetterRecord, repeats: bool) -> RedriveAction {
+    use LetterRecord::{Absent, Answered, Dead, Indeterminate, Lapsed, Other, Processed, Released, Running};
+    let is_unknown = reason.is_unknown();
+    match (reason, record) {
+        (DeadReason::Done, Running) => RedriveAction::Wait, // E1
+        (DeadReason::Done, Other | Processed | Answered) => RedriveAction::Remove, // E2
+        (DeadReason::Done, Absent | Lapsed | Indeterminate | Released | Dead) => RedriveAction::Record, // E3
+        (_, Processed) => RedriveAction::Remove,            // E4
+        (_, Dead) => RedriveAction::Reopen,                 // E5
+        (DeadReason::NotDone, Lapsed | Indeterminate) => RedriveAction::Release, // E6
+        (DeadReason::NotDone, Running) => RedriveAction::BuryAgain, // E7
+        (_, Running) if is_unknown => RedriveAction::Wait,  // E8
+        (_, Lapsed) if is_unknown && repeats => RedriveAction::Deliver, // E9
+        (_, Absent) if is_unknown && chaos::on("redrive_without_record_runs") => RedriveAction::Deliver,
+        (_, Absent | Other | Lapsed | Indeterminate) if is_unknown => RedriveAction::BuryAgain, // E10
+        (_, Absent | Other | Running | Lapsed | Indeterminate | Released | Answered) => RedriveAction::Deliver, // E11
+    }
+}

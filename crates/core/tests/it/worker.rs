@@ -5,6 +5,7 @@ mod burials;
 mod engine;
 mod identity;
 mod parking;
+mod redrive;
 mod reopen;
 mod rows;
 mod stuck;

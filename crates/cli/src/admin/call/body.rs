@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use hapax::EventId;
-use hapax::broker::SeenLetter;
+use hapax::broker::{LetterWord, SeenLetter};
 use hapax::outbox::RowId;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
@@ -62,6 +62,16 @@ impl WriteBody {
         let wrong =
             |_| ApiError::invalid("the member \"seen\" must be that of the letter, as a list or the letter shows it");
         self.text("seen")?.parse().map_err(wrong)
+    }
+
+    /// The word of an operator about a dead letter.
+    pub(super) fn word(&mut self) -> Result<Option<LetterWord>, ApiError> {
+        match (self.flag("not_done")?, self.flag("done")?) {
+            (true, true) => Err(ApiError::invalid("the message is either done or not done")),
+            (true, false) => Ok(Some(LetterWord::NotDone)),
+            (false, true) => Ok(Some(LetterWord::Done)),
+            (false, false) => Ok(None),
+        }
     }
 
     pub(super) fn outcome(&mut self) -> Result<FoundOutcome, ApiError> {

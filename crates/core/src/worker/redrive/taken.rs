@@ -7,8 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Reopen;
-use crate::broker::{DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement};
+use super::{Reopen, Reopened};
+use crate::broker::{
+    DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement,
+};
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
 use crate::runtime::{Runtime, timeout};
@@ -97,17 +100,46 @@ impl Redrive {
 
     /// Lets a message run again. Returns whether its letter can be delivered now.
     async fn prepare(&self, marked: &mut MarkedLetter) -> Result<bool> {
-        let Some(reopen) = &self.reopen else { return Ok(true) };
-        let late = || Err(Error::new(ErrorKind::Unknown, "the record was not opened in time"));
-        timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(&marked.letter)).await.unwrap_or_else(late)?;
-        if marked.letter.reason != DeadReason::NotDone {
+        let reopened = match &self.reopen {
+            Some(reopen) => {
+                if !self.use_up_word(marked).await? {
+                    return Ok(false);
+                }
+                let late = || Err(Error::new(ErrorKind::Unknown, "the record was not opened in time"));
+                timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(&marked.letter)).await.unwrap_or_else(late)?
+            }
+            None if marked.letter.reason == DeadReason::Done => Reopened::Processed,
+            None => Reopened::Open,
+        };
+        match reopened {
+            Reopened::Open => return Ok(true),
+            Reopened::Processed => self.letters.finish(&[(marked.letter.id, marked.marked_at)]).await?,
+            Reopened::Unknown => self.bury_again(&marked.letter).await?,
+        }
+        Ok(false)
+    }
+
+    /// Uses up the word "not done" of an operator. It is about the attempts until now, so it is used up before the next
+    /// one can begin: if that one does not end either, its outcome is unknown again. Returns whether the letter still
+    /// has its mark.
+    async fn use_up_word(&self, marked: &mut MarkedLetter) -> Result<bool> {
+        if marked.letter.reason != DeadReason::NotDone || chaos::on("word_is_not_used_up") {
             return Ok(true);
         }
-        // The word of the operator is about the attempts until now. It is used up before the next one: if that one does
-        // not end either, its outcome is unknown again.
         let mark = self.letters.use_up_word(marked.letter.id, marked.marked_at).await?;
         marked.marked_at = mark.unwrap_or(marked.marked_at);
         Ok(mark.is_some())
+    }
+
+    /// Writes a letter again, without its mark: an operator has to find out what happened to its message.
+    async fn bury_again(&self, letter: &DeadLetter) -> Result<()> {
+        let reason = if letter.reason == DeadReason::NotDone { DeadReason::OutcomeUnknown } else { letter.reason };
+        let again = DeadLetter { reason, at: self.runtime.wall_now(), ..letter.clone() };
+        let missing = || Err(Error::new(ErrorKind::Unknown, "the dead letters gave no result for a letter"));
+        self.letters.put(vec![again]).await.pop().unwrap_or_else(missing)?;
+        telemetry::redrive_needs_word(&self.source);
+        telemetry::buried(&self.source, reason);
+        Ok(())
     }
 
     /// Settles what the store has not confirmed. The worker itself gives up after a few tries.

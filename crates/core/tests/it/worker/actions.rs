@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::broker::{Acknowledges, Capability, DeadReason, Verdict};
-use hapax_core::worker::rules::{DeliveryAction, EndedJob, action};
+use hapax_core::worker::rules::{DeliveryAction, EndedJob, LetterRecord, RedriveAction, action, redrive};
 
 const AFTER: Duration = Duration::from_secs(7);
 const MAX_PANICS: u32 = 3;
@@ -84,4 +84,109 @@ fn a8_a_job_that_panicked_too_often_is_buried_as_unknown() {
     let ended = EndedJob { verdict: None, jobs: 1, panics: MAX_PANICS, has_order: false };
     let bury = DeliveryAction::Bury { reason: DeadReason::OutcomeUnknown, attempts: MAX_PANICS };
     assert_eq!(action(&ended, &REDELIVERS, MAX_PANICS), bury);
+}
+
+const RECORDS: [LetterRecord; 9] = [
+    LetterRecord::Absent,
+    LetterRecord::Other,
+    LetterRecord::Running,
+    LetterRecord::Lapsed,
+    LetterRecord::Indeterminate,
+    LetterRecord::Released,
+    LetterRecord::Dead,
+    LetterRecord::Processed,
+    LetterRecord::Answered,
+];
+
+/// What happens to a letter with this reason, for each of the records.
+fn redriven(reason: DeadReason, records: &[LetterRecord], repeats: bool) -> Vec<RedriveAction> {
+    records.iter().map(|record| redrive(reason, *record, repeats)).collect()
+}
+
+/// All but these.
+fn others(records: &[LetterRecord]) -> Vec<LetterRecord> {
+    RECORDS.into_iter().filter(|record| !records.contains(record)).collect()
+}
+
+#[test]
+fn e1_done_waits_for_an_attempt_that_runs() {
+    assert_eq!(redrive(DeadReason::Done, LetterRecord::Running, true), RedriveAction::Wait);
+}
+
+#[test]
+fn e2_done_leaves_an_answer_and_another_payload() {
+    let records = [LetterRecord::Other, LetterRecord::Processed, LetterRecord::Answered];
+    assert_eq!(redriven(DeadReason::Done, &records, false), [RedriveAction::Remove; 3]);
+}
+
+#[test]
+fn e3_done_is_recorded_and_never_runs() {
+    let answered = [LetterRecord::Other, LetterRecord::Processed, LetterRecord::Answered, LetterRecord::Running];
+    assert_eq!(redriven(DeadReason::Done, &others(&answered), true), [RedriveAction::Record; 5]);
+}
+
+#[test]
+fn e4_a_processed_message_does_not_run_again() {
+    for reason in DeadReason::ALL {
+        assert_eq!(redrive(reason, LetterRecord::Processed, true), RedriveAction::Remove, "{reason:?}");
+    }
+}
+
+#[test]
+fn e5_a_dead_record_is_reopened() {
+    for reason in DeadReason::ALL.into_iter().filter(|reason| *reason != DeadReason::Done) {
+        assert_eq!(redrive(reason, LetterRecord::Dead, false), RedriveAction::Reopen, "{reason:?}");
+    }
+}
+
+#[test]
+fn e6_not_done_releases_an_unknown_outcome() {
+    let records = [LetterRecord::Lapsed, LetterRecord::Indeterminate];
+    assert_eq!(redriven(DeadReason::NotDone, &records, false), [RedriveAction::Release; 2]);
+}
+
+#[test]
+fn e7_not_done_is_not_about_an_attempt_that_runs() {
+    assert_eq!(redrive(DeadReason::NotDone, LetterRecord::Running, true), RedriveAction::BuryAgain);
+}
+
+const UNKNOWN: [DeadReason; 2] = [DeadReason::OutcomeUnknown, DeadReason::RecordDamaged];
+
+#[test]
+fn e8_an_unknown_outcome_waits_for_an_attempt_that_runs() {
+    for reason in UNKNOWN {
+        assert_eq!(redrive(reason, LetterRecord::Running, false), RedriveAction::Wait);
+    }
+}
+
+#[test]
+fn e9_an_attempt_without_an_end_runs_again_under_retry() {
+    for reason in UNKNOWN {
+        assert_eq!(redrive(reason, LetterRecord::Lapsed, true), RedriveAction::Deliver);
+    }
+}
+
+#[test]
+fn e10_an_unknown_outcome_needs_a_word() {
+    for reason in UNKNOWN {
+        assert_eq!(redrive(reason, LetterRecord::Lapsed, false), RedriveAction::BuryAgain);
+        let records = [LetterRecord::Absent, LetterRecord::Other, LetterRecord::Indeterminate];
+        for repeats in [false, true] {
+            assert_eq!(redriven(reason, &records, repeats), [RedriveAction::BuryAgain; 3]);
+        }
+    }
+}
+
+#[test]
+fn e11_anything_else_is_delivered() {
+    let known = [LetterRecord::Released, LetterRecord::Answered];
+    for reason in UNKNOWN {
+        assert_eq!(redriven(reason, &known, false), [RedriveAction::Deliver; 2]);
+    }
+    let harmless = others(&[LetterRecord::Processed, LetterRecord::Dead]);
+    for reason in [DeadReason::AttemptsExhausted, DeadReason::Rejected, DeadReason::KeyReused, DeadReason::KeyMissing] {
+        assert_eq!(redriven(reason, &harmless, false), [RedriveAction::Deliver; 7], "{reason:?}");
+    }
+    let words = [LetterRecord::Absent, LetterRecord::Other, LetterRecord::Released, LetterRecord::Answered];
+    assert_eq!(redriven(DeadReason::NotDone, &words, false), [RedriveAction::Deliver; 4]);
 }

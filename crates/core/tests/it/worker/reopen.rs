@@ -7,10 +7,11 @@ use bytes::Bytes;
 use hapax_core::broker::{DeadLetter, DeadLetterId, DeadReason, Message};
 use hapax_core::machine::{Begin, Begun, Claim, Complete, Grant, Lapse};
 use hapax_core::store::{Memory, Protocol};
-use hapax_core::worker::{MessageIdentity, RecordReopener, Reopen};
+use hapax_core::worker::{MessageIdentity, RecordReopener, Reopen, Reopened};
 use hapax_core::{Call, ErrorKind, Millis, Owner, Phase, Policy, Seconds, Timestamp};
 
 const DAY: Seconds = Seconds(86_400);
+const PROCESSED: Bytes = Bytes::from_static(b"applied");
 
 struct Bench {
     store: Arc<Memory>,
@@ -21,7 +22,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (store, identity) = (Arc::new(Memory::new()), MessageIdentity::new("billing").unwrap());
-        let reopener = RecordReopener::new(Arc::clone(&store) as _, identity.clone(), &Policy::default());
+        let reopener = RecordReopener::new(Arc::clone(&store) as _, identity.clone(), &Policy::default(), PROCESSED);
         Self { store, identity, reopener }
     }
 
@@ -47,6 +48,16 @@ impl Bench {
         grant
     }
 
+    async fn reopen(&self, letter: &DeadLetter) -> Reopened {
+        self.reopener.reopen(letter).await.unwrap()
+    }
+
+    async fn complete(&self, grant: &Grant, answer: Bytes) {
+        let (claim, fingerprint, ended) = (Claim::from(grant), grant.fingerprint, Timestamp(grant.token.0));
+        let complete = Complete { claim, fingerprint, answer, retention: DAY, ended, age: Duration::ZERO };
+        self.protocol().complete(&grant.rk, &complete).await.unwrap();
+    }
+
     async fn phase(&self, letter: &DeadLetter) -> Option<Phase> {
         let seen = self.protocol().read(self.call(letter).record_key()).await.unwrap();
         seen.live().and_then(|record| record.state.phase())
@@ -70,57 +81,112 @@ fn letter(reason: DeadReason, payload: &'static str) -> DeadLetter {
 
 #[tokio::test]
 async fn every_redrive_opens_a_record_whose_attempts_applied_nothing() {
-    let (bench, letter) = (Bench::new(), letter(DeadReason::AttemptsExhausted, "5"));
-    let grant = bench.grant(&letter, 60_000).await;
-    bench.protocol().bury(&grant.rk, &Claim::from(&grant), DAY).await.unwrap();
-    assert_eq!(bench.phase(&letter).await, Some(Phase::Dead));
-    bench.reopener.reopen(&letter).await.unwrap();
-    assert_eq!(bench.phase(&letter).await, Some(Phase::Released));
-    bench.reopener.reopen(&letter).await.unwrap();
-    bench.grant(&letter, 60_000).await;
+    for reason in [DeadReason::AttemptsExhausted, DeadReason::OutcomeUnknown, DeadReason::NotDone] {
+        let (bench, letter) = (Bench::new(), letter(reason, "5"));
+        let grant = bench.grant(&letter, 60_000).await;
+        bench.protocol().bury(&grant.rk, &Claim::from(&grant), DAY).await.unwrap();
+        assert_eq!(bench.phase(&letter).await, Some(Phase::Dead));
+        assert_eq!(bench.reopen(&letter).await, Reopened::Open);
+        assert_eq!(bench.phase(&letter).await, Some(Phase::Released));
+        assert_eq!(bench.reopen(&letter).await, Reopened::Open);
+        bench.grant(&letter, 60_000).await;
+    }
 }
 
 #[tokio::test]
 async fn an_unknown_outcome_is_opened_by_the_word_of_an_operator_only() {
     let (bench, unknown) = (Bench::new(), letter(DeadReason::OutcomeUnknown, "5"));
     bench.grant(&unknown, 0).await;
-    bench.reopener.reopen(&unknown).await.unwrap();
+    assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
     assert!(matches!(bench.begin(&unknown, 0).await, Begun::Indeterminate { .. }));
-    bench.reopener.reopen(&unknown).await.unwrap();
+    assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
     assert_eq!(bench.phase(&unknown).await, Some(Phase::Indeterminate));
-    let with_word = letter(DeadReason::NotDone, "5");
-    bench.reopener.reopen(&with_word).await.unwrap();
+    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "5")).await, Reopened::Open);
     assert_eq!(bench.phase(&unknown).await, Some(Phase::Released));
+    assert_eq!(bench.reopen(&unknown).await, Reopened::Open, "nothing was applied");
 }
 
 #[tokio::test]
-async fn the_word_of_an_operator_waits_for_an_attempt_that_still_runs() {
+async fn without_a_record_an_unknown_outcome_runs_by_a_word_only() {
+    let bench = Bench::new();
+    for reason in [DeadReason::OutcomeUnknown, DeadReason::RecordDamaged] {
+        let mut unknown = letter(reason, "5");
+        assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
+        unknown.message = Arc::new(Message { headers: [("other", "1")].into_iter().collect(), ..Message::default() });
+        assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown, "it has no usable key any more");
+    }
+    for reason in [DeadReason::NotDone, DeadReason::AttemptsExhausted, DeadReason::Rejected, DeadReason::KeyReused] {
+        assert_eq!(bench.reopen(&letter(reason, "5")).await, Reopened::Open, "{reason:?}");
+    }
+    assert_eq!(bench.phase(&letter(DeadReason::NotDone, "5")).await, None);
+}
+
+#[tokio::test]
+async fn the_word_done_is_recorded_unless_an_answer_is() {
+    let done = letter(DeadReason::Done, "5");
+    for state in ["none", "lapsed", "indeterminate", "released", "dead", "rejected", "processed"] {
+        let bench = Bench::new();
+        if state != "none" {
+            let lease = if ["lapsed", "indeterminate"].contains(&state) { 0 } else { 60_000 };
+            let grant = bench.grant(&done, lease).await;
+            let (rk, claim) = (grant.rk, Claim::from(&grant));
+            match state {
+                "indeterminate" => assert!(matches!(bench.begin(&done, 0).await, Begun::Indeterminate { .. })),
+                "released" => drop(bench.protocol().release(&rk, &claim, DAY).await.unwrap()),
+                "dead" => drop(bench.protocol().bury(&rk, &claim, DAY).await.unwrap()),
+                "rejected" => bench.complete(&grant, "rejected".into()).await,
+                "processed" => bench.complete(&grant, PROCESSED).await,
+                _ => {}
+            }
+        }
+        for _ in 0..2 {
+            assert_eq!(bench.reopen(&done).await, Reopened::Processed, "{state}");
+            let Begun::Replay(recorded) = bench.begin(&done, 60_000).await else { panic!("{state}: it may run") };
+            assert_eq!(recorded.answer, if state == "rejected" { "rejected".into() } else { PROCESSED }, "{state}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_word_done_waits_for_an_attempt_that_runs_and_leaves_the_record_of_another_payload() {
+    let (bench, other) = (Bench::new(), letter(DeadReason::KeyReused, "6"));
+    let grant = bench.grant(&other, 60_000).await;
+    assert_eq!(bench.reopen(&letter(DeadReason::Done, "5")).await, Reopened::Processed);
+    assert_eq!(bench.phase(&other).await, Some(Phase::InProgress));
+    let refused = bench.reopener.reopen(&letter(DeadReason::Done, "6")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotApplied);
+    bench.complete(&grant, PROCESSED).await;
+    assert_eq!(bench.reopen(&letter(DeadReason::Done, "6")).await, Reopened::Processed);
+}
+
+#[tokio::test]
+async fn the_word_not_done_is_not_about_an_attempt_that_runs() {
     let (bench, letter) = (Bench::new(), letter(DeadReason::NotDone, "5"));
     let running = bench.grant(&letter, 60_000).await;
-    let refused = bench.reopener.reopen(&letter).await.unwrap_err();
-    assert_eq!((refused.kind(), bench.phase(&letter).await), (ErrorKind::NotApplied, Some(Phase::InProgress)));
+    assert_eq!(bench.reopen(&letter).await, Reopened::Unknown);
+    assert_eq!(bench.phase(&letter).await, Some(Phase::InProgress));
     bench.protocol().abandon(&running.rk, &Claim::from(&running)).await.unwrap();
-    bench.reopener.reopen(&letter).await.unwrap();
+    assert_eq!(bench.reopen(&letter).await, Reopened::Open, "a new word is about that attempt, too");
     assert_eq!(bench.phase(&letter).await, Some(Phase::Released));
+}
+
+#[tokio::test]
+async fn without_a_word_an_attempt_that_runs_is_waited_for() {
+    let (bench, letter) = (Bench::new(), letter(DeadReason::OutcomeUnknown, "5"));
+    let running = bench.grant(&letter, 60_000).await;
+    assert_eq!(bench.reopener.reopen(&letter).await.unwrap_err().kind(), ErrorKind::NotApplied);
+    bench.complete(&running, PROCESSED).await;
+    assert_eq!(bench.reopen(&letter).await, Reopened::Processed);
 }
 
 #[tokio::test]
 async fn a_recorded_answer_and_the_record_of_another_payload_stay() {
     let (bench, first) = (Bench::new(), letter(DeadReason::NotDone, "5"));
     let grant = bench.grant(&first, 0).await;
-    let reused = letter(DeadReason::KeyReused, "6");
-    bench.reopener.reopen(&reused).await.unwrap();
-    bench.reopener.reopen(&letter(DeadReason::NotDone, "6")).await.unwrap();
+    assert_eq!(bench.reopen(&letter(DeadReason::KeyReused, "6")).await, Reopened::Open);
+    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "6")).await, Reopened::Open);
     assert_eq!(bench.phase(&first).await, Some(Phase::InProgress));
-    let complete = Complete {
-        claim: Claim::from(&grant),
-        fingerprint: grant.fingerprint,
-        answer: Bytes::from_static(b"applied"),
-        retention: DAY,
-        ended: Timestamp(grant.token.0),
-        age: Duration::ZERO,
-    };
-    bench.protocol().complete(&grant.rk, &complete).await.unwrap();
-    bench.reopener.reopen(&first).await.unwrap();
+    bench.complete(&grant, PROCESSED).await;
+    assert_eq!(bench.reopen(&first).await, Reopened::Processed);
     assert!(matches!(bench.begin(&first, 0).await, Begun::Replay(..)));
 }
