@@ -24,11 +24,16 @@ use crate::raw_http::RawConnection;
 struct Shop {
     directory: tempfile::TempDir,
     admin: SocketAddr,
+    queue: &'static str,
 }
 
 impl Shop {
     fn new() -> Self {
-        let shop = Self { directory: tempfile::tempdir().unwrap(), admin: free_address() };
+        Self::with_queue("orders")
+    }
+
+    fn with_queue(queue: &'static str) -> Self {
+        let shop = Self { directory: tempfile::tempdir().unwrap(), admin: free_address(), queue };
         SqliteQueue::migrate(&mut shop.connection()).unwrap();
         shop
     }
@@ -43,7 +48,7 @@ impl Shop {
 
     /// Puts messages into the queue, in one transaction.
     fn enqueue(&self, messages: &[Message]) {
-        let (mut connection, queue) = (self.connection(), SqliteQueue::new("orders").unwrap());
+        let (mut connection, queue) = (self.connection(), SqliteQueue::new(self.queue).unwrap());
         let transaction = connection.transaction().unwrap();
         for message in messages {
             queue.enqueue(&transaction, message).unwrap();
@@ -65,7 +70,7 @@ impl Shop {
     fn command(&self, target: &str, more: &[&str]) -> Command {
         let file = |name: &str| self.path(name).display().to_string();
         let flags = [
-            ("--source", format!("sqlite://{}?queue=orders", file("shop.db"))),
+            ("--source", format!("sqlite://{}?queue={}", file("shop.db"), self.queue)),
             ("--target", target.to_owned()),
             ("--store", format!("sqlite://{}", file("records.db"))),
             ("--admin", self.admin.to_string()),
@@ -425,6 +430,24 @@ async fn an_unknown_outcome_whose_record_has_expired_is_sent_again_only_with_a_w
     until("the queue is empty", async || shop.is_empty()).await;
     drop(worker);
     assert_eq!((api.count(), shop.dead().len()), (3, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_key_of_a_queue_named_redrive_goes_on_after_its_redrive() {
+    let (shop, api) = (Shop::with_queue("redrive"), Api::start().await);
+    let of_acme = |key: &str, payload| Message { ordering_key: Some("acme".into()), ..message(key, payload) };
+    shop.enqueue(&[of_acme("order-1", "first"), of_acme("order-2", "later")]);
+    let park = ["--on-dead", "park", "--lease", "2s"];
+    let worker = shop.worker(&target(&api, "/status/404"), &[&park[..], &["--attempts", "1"]].concat());
+    until("there is a dead letter", async || shop.count("") == 1 && shop.dead().len() == 1).await;
+    drop(worker);
+    let worker = shop.worker(&target(&api, "/transfers"), &park);
+    until("the worker holds the later message", async || shop.count("where attempts > 0") == 1).await;
+    shop.run_dead(&["redrive", "--all"]);
+    until("the key goes on", async || shop.is_empty() && shop.dead().is_empty()).await;
+    drop(worker);
+    let bodies: Vec<_> = api.seen().iter().map(|request| request.body.clone()).collect();
+    assert_eq!(bodies, ["first", "first", "later"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

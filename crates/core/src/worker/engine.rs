@@ -27,6 +27,7 @@ use crate::worker::extension::Extensions;
 use crate::worker::lanes::Lanes;
 use crate::worker::order::{OrderKey, RunOrder};
 use crate::worker::parking::Parking;
+use crate::worker::redrive;
 use crate::worker::room::HeldRoom;
 use crate::worker::settling::SettleQueue;
 use crate::worker::{IdentifiedMessage, MessageIdentity, WorkerEnd, WorkerParts, WorkerSettings};
@@ -59,12 +60,13 @@ impl HeldMessage {
     fn is_running(&self) -> bool {
         self.running_since.is_some()
     }
+}
 
-    /// What the message must be processed in order with.
-    fn order_key(&self) -> Option<OrderKey> {
-        let key = self.delivery.message.ordering_key.clone()?;
-        Some((Arc::clone(&self.delivery.id.lane.topic), key))
-    }
+/// What a message must be processed in order with.
+fn order_key(delivery: &Delivery) -> Option<OrderKey> {
+    let (lane, key) = (&delivery.id.lane, delivery.message.ordering_key.clone()?);
+    let topic = (*lane != redrive::lane()).then(|| Arc::clone(&lane.topic));
+    Some((topic, key))
 }
 
 /// The state of a worker.

@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use crate::chaos;
 
-/// What must be processed in order: the messages of one topic with one ordering key.
-pub(super) type OrderKey = (Arc<str>, Bytes);
+/// What must be processed in order: the messages of one topic with one ordering key. Redriven letters have no topic: a
+/// topic may have any name, and its messages wait for the letters of their key.
+pub(super) type OrderKey = (Option<Arc<str>>, Bytes);
 
 /// Which messages may run now.
 ///
@@ -246,7 +247,8 @@ mod tests {
                 usize::try_from(random >> 33).unwrap_or_default() % of
             };
             for step in 0..20_000_u64 {
-                let key = |n: usize| -> OrderKey { ("orders".into(), vec![u8::try_from(n).unwrap_or(u8::MAX)].into()) };
+                let key =
+                    |n: usize| -> OrderKey { (Some("orders".into()), vec![u8::try_from(n).unwrap_or(u8::MAX)].into()) };
                 match next(8) {
                     0..3 => {
                         number += 1;

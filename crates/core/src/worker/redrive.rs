@@ -150,6 +150,7 @@ impl RedriveSource {
 }
 
 /// The lane of redriven letters. No source reaches this generation, so that a topic of the same name has other lanes.
+/// Its messages have other order keys, too.
 pub(super) fn lane() -> Lane {
     Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX }
 }

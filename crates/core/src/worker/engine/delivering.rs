@@ -1,12 +1,11 @@
 //! Messages that arrive, and lanes that are taken away.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{Acknowledges, Delivery, Lane, Settlement};
 use crate::chaos;
 use crate::telemetry;
-use crate::worker::engine::{Engine, HeldMessage};
+use crate::worker::engine::{Engine, HeldMessage, order_key};
 use crate::worker::lanes::Revocation;
 use crate::worker::redrive;
 
@@ -45,8 +44,7 @@ impl Engine {
         }
         let lease = self.extensions.hold(&delivery);
         let identified = self.identity.identify(&delivery.message);
-        let key = delivery.message.ordering_key.clone().map(|key| (Arc::clone(&lane.topic), key));
-        self.order.push(number, key);
+        self.order.push(number, order_key(&delivery));
         self.close_key(&delivery);
         let held = HeldMessage { delivery, identified, arrived: now, running_since: None, panics: 0, lease };
         self.messages.insert(number, held);
@@ -54,10 +52,9 @@ impl Engine {
 
     /// Lets the messages of this one's key wait for a look at the dead letters. A redriven letter waits for nothing.
     pub(super) fn close_key(&mut self, delivery: &Delivery) {
-        let lane = &delivery.id.lane;
-        let Some(parking) = self.parking.as_mut().filter(|_| *lane != redrive::lane()) else { return };
-        if let Some(key) = &delivery.message.ordering_key {
-            let key = (Arc::clone(&lane.topic), key.clone());
+        let is_letter = delivery.id.lane == redrive::lane();
+        let Some(parking) = self.parking.as_mut().filter(|_| !is_letter) else { return };
+        if let Some(key) = order_key(delivery) {
             self.order.close(&key);
             parking.close(key);
         }
@@ -73,8 +70,7 @@ impl Engine {
         }
         self.order.remove(number);
         self.burials.forget(number);
-        if let (Some(parking), Some(key)) = (&mut self.parking, &held.delivery.message.ordering_key) {
-            let key = (Arc::clone(&held.delivery.id.lane.topic), key.clone());
+        if let (Some(parking), Some(key)) = (&mut self.parking, order_key(&held.delivery)) {
             if !self.order.has(&key) {
                 parking.forget(&key);
                 self.order.open(&key);

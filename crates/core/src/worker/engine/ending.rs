@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::telemetry;
 use crate::worker::engine::tasks::TaskReport;
-use crate::worker::engine::{Engine, HeldMessage};
+use crate::worker::engine::{Engine, HeldMessage, order_key};
 use crate::worker::order::OrderKey;
 use crate::worker::rules::{self, DeliveryAction, EndedJob};
 use crate::worker::settling::PendingSettlement;
@@ -151,8 +151,8 @@ impl Engine {
         let is_in_hand = |(number, held): &(&u64, &HeldMessage)| held.is_running() || self.burials.has(**number);
         let keeps = self.capability.redelivers && !self.capability.keeps_order;
         let in_hand = self.messages.iter().filter(|_| keeps).filter(is_in_hand);
-        let keys: BTreeSet<OrderKey> = in_hand.filter_map(|(_, held)| held.order_key()).collect();
-        let is_free = |held: &HeldMessage| held.order_key().is_none_or(|key| !keys.contains(&key));
+        let keys: BTreeSet<OrderKey> = in_hand.filter_map(|(_, held)| order_key(&held.delivery)).collect();
+        let is_free = |held: &HeldMessage| order_key(&held.delivery).is_none_or(|key| !keys.contains(&key));
         let idle = self.messages.iter().filter(|message| !is_in_hand(message)).filter(|(_, held)| is_free(held));
         for number in idle.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.give_up(number);
