@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::broker::{Capability, DeadLetters, DeadReason, Delivery, Event, Process, Settle, Source};
+use crate::broker::{Acknowledges, Capability, DeadLetters, DeadReason, Delivery, Event, Process, Settle, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Heartbeat;
 use crate::ledger::rules::backoff;
@@ -62,10 +62,20 @@ impl HeldMessage {
     }
 }
 
+/// Whether the message is that of a redriven letter.
+fn is_letter(delivery: &Delivery) -> bool {
+    delivery.id.lane == redrive::lane()
+}
+
+/// How the message is acknowledged. Each letter has an end of its own.
+fn acknowledges(capability: &Capability, delivery: &Delivery) -> Acknowledges {
+    if is_letter(delivery) { redrive::capability().acknowledges } else { capability.acknowledges }
+}
+
 /// What a message must be processed in order with.
 fn order_key(delivery: &Delivery) -> Option<OrderKey> {
-    let (lane, key) = (&delivery.id.lane, delivery.message.ordering_key.clone()?);
-    let topic = (*lane != redrive::lane()).then(|| Arc::clone(&lane.topic));
+    let key = delivery.message.ordering_key.clone()?;
+    let topic = (!is_letter(delivery)).then(|| Arc::clone(&delivery.id.lane.topic));
     Some((topic, key))
 }
 

@@ -135,6 +135,11 @@ impl RunOrder {
         self.keys.contains_key(key)
     }
 
+    /// Whether several messages of the key are held.
+    pub(super) fn has_several(&self, key: &OrderKey) -> bool {
+        self.keys.get(key).is_some_and(|numbers| numbers.len() > 1)
+    }
+
     /// Notes that a running message has no end yet. It may run again at this time.
     pub(super) fn delay(&mut self, number: u64, until: Duration) {
         let Some(entry) = self.entries.get_mut(&number) else { return };

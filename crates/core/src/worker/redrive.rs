@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::broker::{
-    Capability, DeadLetterId, DeadLetterStore, Delivery, DeliveryId, Event, Lane, MarkedLetter, Room, Settle,
-    Settlement, Source,
+    Acknowledges, Capability, DeadLetterId, DeadLetterStore, Delivery, DeliveryId, Event, Lane, MarkedLetter, Room,
+    Settle, Settlement, Source,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
@@ -153,6 +153,11 @@ impl RedriveSource {
 /// Its messages have other order keys, too.
 pub(super) fn lane() -> Lane {
     Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX }
+}
+
+/// What this source does with letters, whatever the source of messages can do.
+pub(super) fn capability() -> Capability {
+    Capability { acknowledges: Acknowledges::Each, redelivers: true, delays: true, lease: None, keeps_order: false }
 }
 
 #[async_trait]

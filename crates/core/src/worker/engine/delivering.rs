@@ -5,9 +5,8 @@ use std::time::Duration;
 use crate::broker::{Acknowledges, Delivery, Lane, Settlement};
 use crate::chaos;
 use crate::telemetry;
-use crate::worker::engine::{Engine, HeldMessage, order_key};
+use crate::worker::engine::{Engine, HeldMessage, acknowledges, is_letter, order_key};
 use crate::worker::lanes::Revocation;
-use crate::worker::redrive;
 
 /// How long before the end of a revocation the worker leaves, whatever still runs: the source has to commit.
 const LEAVE_BEFORE: Duration = Duration::from_secs(1);
@@ -25,18 +24,18 @@ impl Engine {
         if self.stop.is_some() {
             return;
         }
-        let lane = &delivery.id.lane;
+        let (lane, acknowledges) = (&delivery.id.lane, acknowledges(&self.capability, &delivery));
         let Some(state) = self.lanes.delivering(lane) else { return };
         self.last_number += 1;
         let number = self.last_number;
         state.open.insert(number);
-        if self.capability.acknowledges == Acknowledges::Prefix {
+        if acknowledges == Acknowledges::Prefix {
             state.watermark.deliver(delivery.id.number);
         }
         self.room.add(lane, delivery.message.size());
         if chaos::on("offset_stored_early") {
             let id = delivery.id.clone();
-            let settlement = match self.capability.acknowledges {
+            let settlement = match acknowledges {
                 Acknowledges::Each => Settlement::Ack,
                 Acknowledges::Prefix => Settlement::UpTo,
             };
@@ -52,8 +51,7 @@ impl Engine {
 
     /// Lets the messages of this one's key wait for a look at the dead letters. A redriven letter waits for nothing.
     pub(super) fn close_key(&mut self, delivery: &Delivery) {
-        let is_letter = delivery.id.lane == redrive::lane();
-        let Some(parking) = self.parking.as_mut().filter(|_| !is_letter) else { return };
+        let Some(parking) = self.parking.as_mut().filter(|_| !is_letter(delivery)) else { return };
         if let Some(key) = order_key(delivery) {
             self.order.close(&key);
             parking.close(key);

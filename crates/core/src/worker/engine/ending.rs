@@ -11,8 +11,9 @@ use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::telemetry;
 use crate::worker::engine::tasks::TaskReport;
-use crate::worker::engine::{Engine, HeldMessage, order_key};
+use crate::worker::engine::{Engine, HeldMessage, acknowledges, is_letter, order_key};
 use crate::worker::order::OrderKey;
+use crate::worker::redrive;
 use crate::worker::rules::{self, DeliveryAction, EndedJob};
 use crate::worker::settling::PendingSettlement;
 
@@ -73,9 +74,14 @@ impl Engine {
         if verdict.is_none() && (jobs == 1 || chaos::on("shared_panics_counted")) {
             held.panics += 1;
         }
-        let has_order = held.delivery.message.ordering_key.is_some();
-        let ended = EndedJob { verdict, jobs, panics: held.panics, has_order };
-        let action = rules::action(&ended, &self.capability, self.settings.max_panics);
+        let (key, panics) = (order_key(&held.delivery), held.panics);
+        // A letter that waits for its next attempt goes back, so that it can be dropped.
+        let (has_order, capability) = match is_letter(&held.delivery) {
+            true => (key.is_some_and(|key| self.order.has_several(&key)), redrive::capability()),
+            false => (key.is_some(), self.capability),
+        };
+        let ended = EndedJob { verdict, jobs, panics, has_order };
+        let action = rules::action(&ended, &capability, self.settings.max_panics);
         let is_revoked = self.is_revoked(number);
         match action {
             DeliveryAction::Finish => self.finish(number),
@@ -162,7 +168,7 @@ impl Engine {
     /// Leaves a message to another worker.
     fn give_up(&mut self, number: u64) {
         if let Some(held) = self.forget(number)
-            && self.capability.redelivers
+            && (self.capability.redelivers || is_letter(&held.delivery))
         {
             self.settle(held.delivery.id, Settlement::Retry(Duration::ZERO), held.lease);
         }
@@ -171,8 +177,9 @@ impl Engine {
     /// Acknowledges a message that has come to its end.
     fn finish(&mut self, number: u64) {
         let Some(mut held) = self.forget(number) else { return };
+        let acknowledges = acknowledges(&self.capability, &held.delivery);
         let id = held.delivery.id;
-        match self.capability.acknowledges {
+        match acknowledges {
             Acknowledges::Each => self.settle(id, Settlement::Ack, held.lease.take()),
             Acknowledges::Prefix => {
                 let Some(state) = self.lanes.get_mut(&id.lane) else { return };

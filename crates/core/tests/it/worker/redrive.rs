@@ -24,6 +24,8 @@ use hapax_testkit::{MemoryBroker, VirtualTime};
 enum Run {
     /// Its outcome is unknown.
     Unknown,
+    /// Nothing was applied, and the next attempt is a minute later.
+    Refused,
     /// It never ends.
     Hangs,
     /// It ends well after this time.
@@ -55,6 +57,7 @@ impl Process for GatedHandler {
                 let number = begun.fetch_add(1, Ordering::AcqRel);
                 match runs[number.min(runs.len() - 1)] {
                     Run::Unknown => Err(Failure::unknown("the answer was lost")),
+                    Run::Refused => Err(Failure::not_applied("not now")),
                     Run::Hangs => std::future::pending().await,
                     Run::Takes(time) => {
                         runtime.sleep(time).await;
@@ -64,6 +67,7 @@ impl Process for GatedHandler {
             });
             verdicts.push(match ran.await.map_err(|refused| refused.reason) {
                 Ok(_) => Verdict::Done { caught: false },
+                Err(Reason::NotApplied { .. }) => Verdict::Retry { after: Duration::from_secs(60) },
                 Err(Reason::Busy { retry_after }) => Verdict::Busy { after: retry_after },
                 Err(_) => Verdict::DeadLetter { reason: DeadReason::OutcomeUnknown, attempts: 1 },
             });
@@ -86,11 +90,15 @@ struct Bench {
 impl Bench {
     /// One message whose first run has an unknown outcome, and its dead letter. The first process has a worker.
     fn new(runs: &'static [Run]) -> Self {
+        Self::with_broker(runs, |runtime| MemoryBroker::each(runtime, Duration::from_secs(10)))
+    }
+
+    fn with_broker(runs: &'static [Run], broker: impl FnOnce(Arc<dyn Runtime>) -> MemoryBroker) -> Self {
         let time = VirtualTime::new(1);
         let processes = [time.process(), time.process()];
         let server = || time.process() as Arc<dyn Runtime>;
         let bench = Self {
-            broker: MemoryBroker::each(server(), Duration::from_secs(10)),
+            broker: broker(server()),
             store: Arc::new(Memory::with(server(), MemorySettings::default())),
             letters: Arc::new(MemoryDeadLetterStore::new(server())),
             begun: Arc::default(),
@@ -98,11 +106,15 @@ impl Bench {
             processes,
             time,
         };
-        let headers: Headers = [("idempotency-key", "order-1")].into_iter().collect();
-        bench.broker.publish(0, Message { payload: "five".into(), headers, ..Message::default() });
+        bench.publish("order-1");
         bench.start_worker(0);
         bench.wait_for("there is a dead letter", || bench.is_dead() && bench.broker.unfinished() == 0);
         bench
+    }
+
+    fn publish(&self, key: &'static str) {
+        let headers: Headers = [("idempotency-key", key)].into_iter().collect();
+        self.broker.publish(0, Message { payload: "five".into(), headers, ..Message::default() });
     }
 
     fn start_worker(&self, process: usize) {
@@ -198,8 +210,7 @@ fn a_letter_that_is_done_goes_away_and_does_not_run() {
     let bench = Bench::new(&[Run::Unknown]);
     bench.redrive(Some(LetterWord::Done));
     bench.wait_for("the letter is gone", || bench.listed().is_empty());
-    let headers: Headers = [("idempotency-key", "order-1")].into_iter().collect();
-    bench.broker.publish(0, Message { payload: "five".into(), headers, ..Message::default() });
+    bench.publish("order-1");
     bench.wait_for("a copy is caught", || bench.broker.unfinished() == 0);
     assert_eq!((bench.begun(), bench.listed().len()), (1, 0));
 }
@@ -222,4 +233,40 @@ fn a_letter_in_processing_belongs_to_one_worker_for_as_long_as_it_runs() {
     }
     bench.wait_for("the letter is gone", || bench.listed().is_empty());
     assert_eq!(bench.begun(), 2);
+}
+
+#[test]
+fn a_letter_that_waits_for_its_next_attempt_can_be_dropped() {
+    const RUNS: &[Run] = &[Run::Unknown, Run::Refused];
+    let each = Bench::new(RUNS);
+    let prefix = Bench::with_broker(RUNS, |runtime| MemoryBroker::prefix(runtime, 1));
+    for bench in [each, prefix] {
+        bench.redrive(Some(LetterWord::NotDone));
+        bench.wait_for("the message runs again", || bench.begun() == 2);
+        bench.time.run_for(Duration::from_secs(5));
+        let letter = bench.listed().remove(0);
+        let dropped = bench.letters.remove(letter.id, &letter.seen).now_or_never().unwrap().unwrap();
+        assert_eq!(dropped, LetterChange::Yes, "nobody processes it");
+        bench.time.run_for(Duration::from_secs(600));
+        assert_eq!((bench.begun(), bench.listed().len()), (2, 0), "it ran although it was dropped");
+    }
+}
+
+#[test]
+fn a_letter_ends_although_an_earlier_one_waits_for_its_next_attempt() {
+    const RUNS: &[Run] = &[Run::Unknown, Run::Unknown, Run::Refused, Run::Takes(Duration::from_secs(1))];
+    let bench = Bench::with_broker(RUNS, |runtime| MemoryBroker::prefix(runtime, 1));
+    bench.publish("order-2");
+    bench.wait_for("there are two dead letters", || bench.listed().len() == 2 && bench.broker.unfinished() == 0);
+    let second = bench.listed().remove(1).id;
+    bench.redrive(Some(LetterWord::NotDone));
+    bench.wait_for("the first one is refused", || bench.begun() == 3);
+    let seen = bench.letters.find(second).now_or_never().unwrap().unwrap().unwrap().seen;
+    let marked = bench.letters.mark(second, &seen, Some(LetterWord::NotDone)).now_or_never().unwrap().unwrap();
+    assert_eq!(marked, LetterChange::Yes);
+    bench.time.run_for(Duration::from_secs(20));
+    let listed = bench.listed();
+    assert!(listed.len() == 1 && listed[0].id != second, "{listed:?}");
+    bench.wait_for("both are gone", || bench.listed().is_empty());
+    assert_eq!(bench.begun(), 5);
 }
