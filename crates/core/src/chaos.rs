@@ -94,6 +94,8 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("extension_stops_early", "the lease of a delivery is not extended while its handler runs"),
     ("redrive_without_record_runs", "a redrive runs a message of unknown outcome again once its record has expired"),
     ("word_is_not_used_up", "the word that a message had no effect holds for every further attempt"),
+    ("letter_is_not_extended", "a redriven letter is taken by a second worker while its message still runs"),
+    ("unread_letters_are_none", "dead letters that cannot be read count as none, so that parked keys go on"),
     ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),
     ("overtaking_within_key", "a later message of an ordering key runs while an earlier one waits for its retry"),
     ("shared_panics_counted", "the panic of a batch is counted for each of its messages"),

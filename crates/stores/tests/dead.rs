@@ -80,8 +80,8 @@ fn main() -> ExitCode {
         servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "redis", redis_unknown),
     ];
     let ledgers = [
-        plain("sqlite::a_mark_opens_the_operation_of_the_ledger_again", sqlite_reopens),
-        servers::test("a_mark_opens_the_operation_of_the_ledger_again", "postgres", postgres_reopens),
+        plain("sqlite::a_mark_opens_the_operation_of_its_namespace_again_and_no_other", sqlite_reopens),
+        servers::test("a_mark_opens_the_operation_of_its_namespace_again_and_no_other", "postgres", postgres_reopens),
     ];
     let stores = [
         cases("memory", |name, case| plain(name, move || async move { case(memory().await).await })),
@@ -617,6 +617,10 @@ fn terms() -> Terms {
     Terms::new("billing").unwrap().max_attempts(1)
 }
 
+fn other_terms() -> Terms {
+    Terms::new("shipping").unwrap().max_attempts(1)
+}
+
 fn fails() -> Failure<String> {
     Failure::not_applied(std::io::Error::other("out of stock"))
 }
@@ -650,31 +654,46 @@ async fn sqlite_reopens() {
     let path = directory.path().join("shop.db");
     let mut shop = rusqlite::Connection::open(&path).unwrap();
     SqliteLedger::migrate(&mut shop).unwrap();
-    let ledger = SqliteLedger::new(terms());
-    let failed = ledger.run::<String, _>(&mut shop, call(1), |_, _| Err(fails()));
-    assert!(failed.is_err());
-    let dead = ledger.run::<String, _>(&mut shop, call(1), |_, _| panic!("it is dead"));
-    assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+    let (ledger, other) = (SqliteLedger::new(terms()), SqliteLedger::new(other_terms()));
+    let dead = |shop: &mut rusqlite::Connection, ledger: &SqliteLedger, call: Call| {
+        let dead = ledger.run::<String, _>(shop, call, |_, _| panic!("it is dead"));
+        assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+    };
+    for (ledger, call) in [(&ledger, call(1)), (&ledger, call(2)), (&other, call(1))] {
+        assert!(ledger.run::<String, _>(&mut shop, call.clone(), |_, _| Err(fails())).is_err());
+        dead(&mut shop, ledger, call);
+    }
 
     let letters = SqliteDeadLetters::open(&path).unwrap();
     put(&letters, [letter(1)]).await;
     mark(&letters, 1).await;
     let redriven = ledger.run(&mut shop, call(1), |_, _| Ok(String::from("charged")));
     assert_eq!(redriven.unwrap().answer, "charged");
+    // Another operation, and the same one of another namespace.
+    dead(&mut shop, &ledger, call(2));
+    dead(&mut shop, &other, call(1));
 }
 
 async fn postgres_reopens() {
     let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
     let url: PostgresUrl = schema.url().parse().unwrap();
-    let ledger = PostgresLedger::connect(&url, terms()).unwrap();
-    let failed = ledger.run::<String, _>(call(1), async |_, _| Err(fails())).await;
-    assert!(failed.is_err());
-    let dead = ledger.run::<String, _>(call(1), async |_, _| panic!("it is dead")).await;
-    assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+    let connect = |terms| PostgresLedger::connect(&url, terms).unwrap();
+    let (ledger, other) = (connect(terms()), connect(other_terms()));
+    let dead = async |ledger: &PostgresLedger, call: Call| {
+        let dead = ledger.run::<String, _>(call, async |_, _| panic!("it is dead")).await;
+        assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+    };
+    for (ledger, call) in [(&ledger, call(1)), (&ledger, call(2)), (&other, call(1))] {
+        assert!(ledger.run::<String, _>(call.clone(), async |_, _| Err(fails())).await.is_err());
+        dead(ledger, call).await;
+    }
 
     let letters = PostgresDeadLetters::connect(&url).unwrap();
     put(&letters, [letter(1)]).await;
     mark(&letters, 1).await;
     let redriven = ledger.run(call(1), async |_, _| Ok(String::from("charged"))).await;
     assert_eq!(redriven.unwrap().answer, "charged");
+    // Another operation, and the same one of another namespace.
+    dead(&ledger, call(2)).await;
+    dead(&other, call(1)).await;
 }

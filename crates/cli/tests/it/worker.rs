@@ -246,6 +246,20 @@ async fn a_status_of_the_service_means_what_the_table_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_outcome_is_retried_as_often_as_the_policy_allows_and_then_a_dead_letter() {
+    for attempts in ["1", "3"] {
+        let (shop, api) = (Shop::new(), Api::start().await);
+        shop.enqueue(&[message("order-1", "five")]);
+        let flags = ["--on-lapse", "retry", "--attempts", attempts];
+        let worker = shop.worker(&target(&api, "/status/500"), &flags);
+        until("the message is dead", async || shop.is_empty() && shop.unmarked() == 1).await;
+        drop(worker);
+        assert_eq!((api.count().to_string(), shop.reasons()), (attempts.into(), vec!["outcome-unknown".into()]));
+        assert_eq!(shop.dead()[0]["attempts"].to_string(), attempts);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_worker_leaves_what_it_was_doing_to_the_policy() {
     for (policy, is_run_again) in [("hold", false), ("retry", true)] {
         let (shop, api) = (Shop::new(), Api::start().await);

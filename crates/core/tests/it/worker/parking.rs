@@ -64,6 +64,7 @@ impl Bench {
                 letters,
                 failing: AtomicUsize::new(0),
                 failing_puts: AtomicUsize::new(0),
+                failing_looks: AtomicUsize::new(0),
             }),
             recorder: Arc::new(Recorder { is_broken: AtomicBool::new(true), done: Mutex::default() }),
             process,
@@ -251,6 +252,29 @@ fn a_worker_that_starts_later_keeps_a_parked_key() {
 }
 
 #[test]
+fn a_parked_key_waits_while_the_dead_letters_cannot_be_read() {
+    for bench in benches() {
+        bench.start_worker(true);
+        poison(&bench);
+        bench.letters.failing_looks.store(60, Ordering::Release);
+        bench.time.run_for(Duration::from_secs(30));
+        assert_eq!(bench.done(), ["b-1"], "nobody knows whether the key has a letter");
+        assert!((1..60).contains(&bench.letters.failing_looks.load(Ordering::Acquire)), "the worker looks on");
+        // A message of a key that was free waits as well.
+        bench.publish("c", "c-1");
+        bench.time.run_for(Duration::from_secs(10));
+        assert_eq!(bench.done(), ["b-1"]);
+        bench.letters.failing_looks.store(0, Ordering::Release);
+        bench.wait_for("the free key goes on", || bench.done() == ["b-1", "c-1"]);
+        bench.time.run_for(Duration::from_secs(30));
+        assert_eq!(bench.done(), ["b-1", "c-1"]);
+        bench.drop_letter();
+        bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
+        assert_eq!(bench.done(), ["b-1", "c-1", "a-2", "a-3"]);
+    }
+}
+
+#[test]
 fn without_parking_a_key_goes_on_after_a_dead_letter() {
     for bench in benches() {
         bench.start_worker(false);
@@ -281,6 +305,7 @@ struct FailingLetters {
     letters: MemoryDeadLetterStore,
     failing: AtomicUsize,
     failing_puts: AtomicUsize,
+    failing_looks: AtomicUsize,
 }
 
 fn fail_next(calls: &AtomicUsize) -> Result<()> {
@@ -327,6 +352,7 @@ impl DeadLetterStore for FailingLetters {
     }
 
     async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        fail_next(&self.failing_looks)?;
         self.letters.keys_with_letters(source, keys).await
     }
 
