@@ -50,7 +50,7 @@ use engine::Engine;
 
 pub use identity::{Bucket, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
 pub use redrive::RedriveSource;
-pub use reopen::{RecordReopener, Reopen, Reopened};
+pub use reopen::{RecordReopener, Reopen, ReopenedLetter};
 pub use watermark::Watermark;
 
 /// Settings of a worker.

@@ -31,7 +31,8 @@ pub trait DeadLetterStore: DeadLetters {
 
     /// Marks a letter for a redrive, with the word of an operator about its outcome or without one. Where the tables of
     /// a ledger lie beside the letters, the operation is no longer closed, and its attempts count from 0 again. The
-    /// letter keeps its id and its place in the list. Nothing changes if the letter is marked already and has that word.
+    /// letter keeps its id and its place in the list. Nothing changes if the letter is marked already and has that
+    /// word.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: marking it again is safe.
@@ -144,8 +145,8 @@ impl LetterWord {
         }
     }
 
-    /// The reasons that the word replaces. A letter with another reason keeps it: without an effect, it needs no word to
-    /// run again.
+    /// The reasons that the word replaces. A letter with another reason keeps it: without an effect, it needs no word
+    /// to run again.
     pub const fn replaces(self) -> &'static [DeadReason] {
         match self {
             Self::NotDone => &[DeadReason::OutcomeUnknown, DeadReason::RecordDamaged, DeadReason::Done],

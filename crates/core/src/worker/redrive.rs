@@ -20,7 +20,7 @@ use crate::broker::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use crate::telemetry;
-use crate::worker::reopen::{Reopen, Reopened};
+use crate::worker::reopen::{Reopen, ReopenedLetter};
 use taken::{OpenLetter, Redrive};
 
 /// How often the store is asked for marked letters.

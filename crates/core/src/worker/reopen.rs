@@ -19,7 +19,7 @@ use crate::worker::rules::{self, LetterRecord, RedriveAction};
 
 /// What may happen to the message of a marked letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reopened {
+pub enum ReopenedLetter {
     /// It may run.
     Open,
     /// It was processed, and does not run again.
@@ -40,14 +40,14 @@ pub trait Reopen: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// If dropped, the message may be open or not.
-    async fn reopen(&self, letter: &DeadLetter) -> Result<Reopened>;
+    async fn reopen(&self, letter: &DeadLetter) -> Result<ReopenedLetter>;
 }
 
 /// Opens the records of layer 1 of a worker without a ledger. The table `redrive` of [`rules`] says which.
 ///
-/// A record that is dead, because too many attempts applied nothing, is opened by every redrive. A message whose outcome
-/// is unknown runs only by the word of an operator, also if its record has expired. A recorded answer stays, and so does
-/// the record of a message with another payload.
+/// A record that is dead, because too many attempts applied nothing, is opened by every redrive. A message whose
+/// outcome is unknown runs only by the word of an operator, also if its record has expired. A recorded answer stays,
+/// and so does the record of a message with another payload.
 pub struct RecordReopener {
     store: Arc<dyn Store>,
     identity: MessageIdentity,
@@ -163,26 +163,26 @@ impl RecordReopener {
 
 #[async_trait]
 impl Reopen for RecordReopener {
-    async fn reopen(&self, letter: &DeadLetter) -> Result<Reopened> {
+    async fn reopen(&self, letter: &DeadLetter) -> Result<ReopenedLetter> {
         let Some((call, seen)) = self.look(letter).await? else {
             // Nothing can be written about a message without a key.
             return Ok(match rules::redrive(letter.reason, LetterRecord::Absent, self.repeats) {
-                RedriveAction::Record | RedriveAction::Remove => Reopened::Processed,
-                RedriveAction::BuryAgain => Reopened::Unknown,
+                RedriveAction::Record | RedriveAction::Remove => ReopenedLetter::Processed,
+                RedriveAction::BuryAgain => ReopenedLetter::Unknown,
                 RedriveAction::Deliver | RedriveAction::Reopen | RedriveAction::Release | RedriveAction::Wait => {
-                    Reopened::Open
+                    ReopenedLetter::Open
                 }
             });
         };
         let not_done = Verdict::NotDone { lifetime: self.times.released };
         let (resolved, reopened) = match rules::redrive(letter.reason, self.judge(&call, &seen), self.repeats) {
-            RedriveAction::Deliver => (Resolved::Yes, Reopened::Open),
-            RedriveAction::Reopen => (self.reopen_dead(&call, &seen).await?, Reopened::Open),
-            RedriveAction::Release => (self.resolve(&call, &seen, &not_done).await?, Reopened::Open),
-            RedriveAction::Record => (self.record(letter, &call, &seen).await?, Reopened::Processed),
-            RedriveAction::Remove => (Resolved::Yes, Reopened::Processed),
-            RedriveAction::BuryAgain => (Resolved::Yes, Reopened::Unknown),
-            RedriveAction::Wait => (Resolved::Stale, Reopened::Open),
+            RedriveAction::Deliver => (Resolved::Yes, ReopenedLetter::Open),
+            RedriveAction::Reopen => (self.reopen_dead(&call, &seen).await?, ReopenedLetter::Open),
+            RedriveAction::Release => (self.resolve(&call, &seen, &not_done).await?, ReopenedLetter::Open),
+            RedriveAction::Record => (self.record(letter, &call, &seen).await?, ReopenedLetter::Processed),
+            RedriveAction::Remove => (Resolved::Yes, ReopenedLetter::Processed),
+            RedriveAction::BuryAgain => (Resolved::Yes, ReopenedLetter::Unknown),
+            RedriveAction::Wait => (Resolved::Stale, ReopenedLetter::Open),
         };
         match resolved {
             Resolved::Yes => Ok(reopened),

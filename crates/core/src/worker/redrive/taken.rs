@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Reopen, Reopened};
+use super::{Reopen, ReopenedLetter};
 use crate::broker::{
     DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement,
 };
@@ -108,13 +108,13 @@ impl Redrive {
                 let late = || Err(Error::new(ErrorKind::Unknown, "the record was not opened in time"));
                 timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(&marked.letter)).await.unwrap_or_else(late)?
             }
-            None if marked.letter.reason == DeadReason::Done => Reopened::Processed,
-            None => Reopened::Open,
+            None if marked.letter.reason == DeadReason::Done => ReopenedLetter::Processed,
+            None => ReopenedLetter::Open,
         };
         match reopened {
-            Reopened::Open => return Ok(true),
-            Reopened::Processed => self.letters.finish(&[(marked.letter.id, marked.marked_at)]).await?,
-            Reopened::Unknown => self.bury_again(&marked.letter).await?,
+            ReopenedLetter::Open => return Ok(true),
+            ReopenedLetter::Processed => self.letters.finish(&[(marked.letter.id, marked.marked_at)]).await?,
+            ReopenedLetter::Unknown => self.bury_again(&marked.letter).await?,
         }
         Ok(false)
     }

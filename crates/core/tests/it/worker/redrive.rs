@@ -13,7 +13,7 @@ use hapax_core::broker::{
     Process, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::store::{Memory, MemorySettings, Store};
 use hapax_core::worker::{MessageIdentity, RecordReopener, RedriveSource, Worker};
 use hapax_core::{Call, Gate, Policy, Settings};
@@ -60,7 +60,7 @@ impl Process for GatedHandler {
                     Run::Refused => Err(Failure::not_applied("not now")),
                     Run::Hangs => std::future::pending().await,
                     Run::Takes(time) => {
-                        runtime.sleep(time).await;
+                        timeout(&*runtime, time, std::future::pending::<()>()).await;
                         Ok(Bytes::from_static(b"applied"))
                     }
                 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hapax_core::broker::{DeadLetter, DeadLetterId, DeadReason, Message};
 use hapax_core::machine::{Begin, Begun, Claim, Complete, Grant, Lapse};
 use hapax_core::store::{Memory, Protocol};
-use hapax_core::worker::{MessageIdentity, RecordReopener, Reopen, Reopened};
+use hapax_core::worker::{MessageIdentity, RecordReopener, Reopen, ReopenedLetter};
 use hapax_core::{Call, ErrorKind, Millis, Owner, Phase, Policy, Seconds, Timestamp};
 
 const DAY: Seconds = Seconds(86_400);
@@ -48,7 +48,7 @@ impl Bench {
         grant
     }
 
-    async fn reopen(&self, letter: &DeadLetter) -> Reopened {
+    async fn reopen(&self, letter: &DeadLetter) -> ReopenedLetter {
         self.reopener.reopen(letter).await.unwrap()
     }
 
@@ -86,9 +86,9 @@ async fn every_redrive_opens_a_record_whose_attempts_applied_nothing() {
         let grant = bench.grant(&letter, 60_000).await;
         bench.protocol().bury(&grant.rk, &Claim::from(&grant), DAY).await.unwrap();
         assert_eq!(bench.phase(&letter).await, Some(Phase::Dead));
-        assert_eq!(bench.reopen(&letter).await, Reopened::Open);
+        assert_eq!(bench.reopen(&letter).await, ReopenedLetter::Open);
         assert_eq!(bench.phase(&letter).await, Some(Phase::Released));
-        assert_eq!(bench.reopen(&letter).await, Reopened::Open);
+        assert_eq!(bench.reopen(&letter).await, ReopenedLetter::Open);
         bench.grant(&letter, 60_000).await;
     }
 }
@@ -97,13 +97,13 @@ async fn every_redrive_opens_a_record_whose_attempts_applied_nothing() {
 async fn an_unknown_outcome_is_opened_by_the_word_of_an_operator_only() {
     let (bench, unknown) = (Bench::new(), letter(DeadReason::OutcomeUnknown, "5"));
     bench.grant(&unknown, 0).await;
-    assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
+    assert_eq!(bench.reopen(&unknown).await, ReopenedLetter::Unknown);
     assert!(matches!(bench.begin(&unknown, 0).await, Begun::Indeterminate { .. }));
-    assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
+    assert_eq!(bench.reopen(&unknown).await, ReopenedLetter::Unknown);
     assert_eq!(bench.phase(&unknown).await, Some(Phase::Indeterminate));
-    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "5")).await, Reopened::Open);
+    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "5")).await, ReopenedLetter::Open);
     assert_eq!(bench.phase(&unknown).await, Some(Phase::Released));
-    assert_eq!(bench.reopen(&unknown).await, Reopened::Open, "nothing was applied");
+    assert_eq!(bench.reopen(&unknown).await, ReopenedLetter::Open, "nothing was applied");
 }
 
 #[tokio::test]
@@ -111,12 +111,12 @@ async fn without_a_record_an_unknown_outcome_runs_by_a_word_only() {
     let bench = Bench::new();
     for reason in [DeadReason::OutcomeUnknown, DeadReason::RecordDamaged] {
         let mut unknown = letter(reason, "5");
-        assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown);
+        assert_eq!(bench.reopen(&unknown).await, ReopenedLetter::Unknown);
         unknown.message = Arc::new(Message { headers: [("other", "1")].into_iter().collect(), ..Message::default() });
-        assert_eq!(bench.reopen(&unknown).await, Reopened::Unknown, "it has no usable key any more");
+        assert_eq!(bench.reopen(&unknown).await, ReopenedLetter::Unknown, "it has no usable key any more");
     }
     for reason in [DeadReason::NotDone, DeadReason::AttemptsExhausted, DeadReason::Rejected, DeadReason::KeyReused] {
-        assert_eq!(bench.reopen(&letter(reason, "5")).await, Reopened::Open, "{reason:?}");
+        assert_eq!(bench.reopen(&letter(reason, "5")).await, ReopenedLetter::Open, "{reason:?}");
     }
     assert_eq!(bench.phase(&letter(DeadReason::NotDone, "5")).await, None);
 }
@@ -140,7 +140,7 @@ async fn the_word_done_is_recorded_unless_an_answer_is() {
             }
         }
         for _ in 0..2 {
-            assert_eq!(bench.reopen(&done).await, Reopened::Processed, "{state}");
+            assert_eq!(bench.reopen(&done).await, ReopenedLetter::Processed, "{state}");
             let Begun::Replay(recorded) = bench.begin(&done, 60_000).await else { panic!("{state}: it may run") };
             assert_eq!(recorded.answer, if state == "rejected" { "rejected".into() } else { PROCESSED }, "{state}");
         }
@@ -151,22 +151,22 @@ async fn the_word_done_is_recorded_unless_an_answer_is() {
 async fn the_word_done_waits_for_an_attempt_that_runs_and_leaves_the_record_of_another_payload() {
     let (bench, other) = (Bench::new(), letter(DeadReason::KeyReused, "6"));
     let grant = bench.grant(&other, 60_000).await;
-    assert_eq!(bench.reopen(&letter(DeadReason::Done, "5")).await, Reopened::Processed);
+    assert_eq!(bench.reopen(&letter(DeadReason::Done, "5")).await, ReopenedLetter::Processed);
     assert_eq!(bench.phase(&other).await, Some(Phase::InProgress));
     let refused = bench.reopener.reopen(&letter(DeadReason::Done, "6")).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotApplied);
     bench.complete(&grant, PROCESSED).await;
-    assert_eq!(bench.reopen(&letter(DeadReason::Done, "6")).await, Reopened::Processed);
+    assert_eq!(bench.reopen(&letter(DeadReason::Done, "6")).await, ReopenedLetter::Processed);
 }
 
 #[tokio::test]
 async fn the_word_not_done_is_not_about_an_attempt_that_runs() {
     let (bench, letter) = (Bench::new(), letter(DeadReason::NotDone, "5"));
     let running = bench.grant(&letter, 60_000).await;
-    assert_eq!(bench.reopen(&letter).await, Reopened::Unknown);
+    assert_eq!(bench.reopen(&letter).await, ReopenedLetter::Unknown);
     assert_eq!(bench.phase(&letter).await, Some(Phase::InProgress));
     bench.protocol().abandon(&running.rk, &Claim::from(&running)).await.unwrap();
-    assert_eq!(bench.reopen(&letter).await, Reopened::Open, "a new word is about that attempt, too");
+    assert_eq!(bench.reopen(&letter).await, ReopenedLetter::Open, "a new word is about that attempt, too");
     assert_eq!(bench.phase(&letter).await, Some(Phase::Released));
 }
 
@@ -176,17 +176,17 @@ async fn without_a_word_an_attempt_that_runs_is_waited_for() {
     let running = bench.grant(&letter, 60_000).await;
     assert_eq!(bench.reopener.reopen(&letter).await.unwrap_err().kind(), ErrorKind::NotApplied);
     bench.complete(&running, PROCESSED).await;
-    assert_eq!(bench.reopen(&letter).await, Reopened::Processed);
+    assert_eq!(bench.reopen(&letter).await, ReopenedLetter::Processed);
 }
 
 #[tokio::test]
 async fn a_recorded_answer_and_the_record_of_another_payload_stay() {
     let (bench, first) = (Bench::new(), letter(DeadReason::NotDone, "5"));
     let grant = bench.grant(&first, 0).await;
-    assert_eq!(bench.reopen(&letter(DeadReason::KeyReused, "6")).await, Reopened::Open);
-    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "6")).await, Reopened::Open);
+    assert_eq!(bench.reopen(&letter(DeadReason::KeyReused, "6")).await, ReopenedLetter::Open);
+    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "6")).await, ReopenedLetter::Open);
     assert_eq!(bench.phase(&first).await, Some(Phase::InProgress));
     bench.complete(&grant, PROCESSED).await;
-    assert_eq!(bench.reopen(&first).await, Reopened::Processed);
+    assert_eq!(bench.reopen(&first).await, ReopenedLetter::Processed);
     assert!(matches!(bench.begin(&first, 0).await, Begun::Replay(..)));
 }

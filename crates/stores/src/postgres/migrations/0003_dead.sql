@@ -1,9 +1,9 @@
 create sequence hapax_dead_number;
 
 -- One row for each message that nobody can process. A repeated letter replaces its row, which gets a new number. A
--- letter with `marked_at` is to be processed again: a worker of its source may take it from `free_at` on. A worker has it
--- until `taken_until`. `position` is the 64 bits of an unsigned number. `headers` is JSON; a header may contain NUL, which
--- jsonb cannot store.
+-- letter with `marked_at` is to be processed again: a worker of its source may take it from `free_at` on. A worker has
+-- it until `taken_until`. `position` is the 64 bits of an unsigned number. `headers` is JSON; a header may contain NUL,
+-- which jsonb cannot store.
 create table hapax_dead (
     number      bigint not null default pg_catalog.nextval('hapax_dead_number') unique,
     at          timestamptz not null,

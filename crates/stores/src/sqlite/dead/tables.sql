@@ -1,8 +1,8 @@
 -- One row for each message that nobody can process. A repeated letter replaces its row, which gets a new number.
--- `at`, `marked_at`, `free_at`, `taken_until` and `sent_at` are microseconds since the unix epoch. A letter with `marked_at` is to be
--- processed again: a worker of its source may take it from `free_at` on. A worker has it until `taken_until`. `position`
--- is the 64 bits of an unsigned number. `payload` is the last column because SQLite must read past it to reach the
--- columns behind.
+-- `at`, `marked_at`, `free_at`, `taken_until` and `sent_at` are microseconds since the unix epoch. A letter with
+-- `marked_at` is to be processed again: a worker of its source may take it from `free_at` on. A worker has it until
+-- `taken_until`. `position` is the 64 bits of an unsigned number. `payload` is the last column because SQLite must read
+-- past it to reach the columns behind.
 create table if not exists hapax_dead (
     number      integer primary key autoincrement,
     id          blob    not null unique check (length(id) = 16),
