@@ -1,25 +1,33 @@
 //! A durable consumer of NATS JetStream.
 //!
 //! ```text
-//! url.rs       the URL
-//! connect.rs   from the URL to a connection and a durable consumer that can be used
-//! denials.rs   what the server denies a user
-//! losses.rs    losses of the connection, and the message that may be their cause
-//! pump.rs      takes what the server sends, with the time of its arrival
-//! pull.rs      asks for as many messages as there is room for, and reads the answers
-//! message.rs   from a message of NATS to a delivery
-//! settle.rs    double acks and their relatives
-//! sink.rs      the other direction: publishes events
+//! url.rs         the URL
+//! connect.rs     from the URL to a connection and a durable consumer that can be used
+//! driver.rs      the driver behind a connection, which is replaced when it has died
+//! denials.rs     what the server denies a user
+//! listen.rs      begins to listen, and begins again after a cut
+//! hold.rs        keeps the order over a cut
+//! unreadable.rs  finds messages that the driver cannot read
+//! losses.rs      losses of the connection, and the message that may be their cause
+//! pump.rs        takes what the server sends, with the time of its arrival
+//! pull.rs        asks for as many messages as there is room for, and reads the answers
+//! message.rs     from a message of NATS to a delivery
+//! settle.rs      double acks and their relatives
+//! sink.rs        the other direction: publishes events
 //! ```
 
 mod connect;
 mod denials;
+mod driver;
+mod hold;
+mod listen;
 mod losses;
 mod message;
 mod pull;
 mod pump;
 mod settle;
 mod sink;
+mod unreadable;
 mod url;
 
 use std::collections::VecDeque;
@@ -33,20 +41,28 @@ use hapax_core::Result;
 use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, Event, Lane, Room, Settle, Source};
 use hapax_core::runtime::{Runtime, timeout};
 
+use self::connect::Connected;
 use self::message::Reader;
-use self::pull::Puller;
+use self::pull::{PulledItem, Puller};
 use self::settle::NatsSettle;
 pub use self::sink::{NatsSink, NatsSinkConfig};
 pub use self::url::NatsUrl;
+
+/// How long to wait for messages while none has a lease to extend.
+const NOTHING_WAITS: Duration = Duration::from_secs(3600);
 
 /// The messages of a stream for one durable consumer of NATS JetStream. Needs a server from 2.9 on.
 ///
 /// An existing durable consumer is used as it is, if it acknowledges each message explicitly. A missing one is created
 /// when the source connects. One that is deleted later ends the worker: with it, the server forgot what is finished.
 ///
-/// With an order, one worker keeps it, also when it stops; several workers on one durable consumer cannot: the server
-/// gives later messages to one while an earlier one is with the other, as after a crash. For order across workers, use
-/// a consumer with a filter for each worker, or Kafka.
+/// With an order, one worker at a time keeps it, also when it stops or crashes and when its connection breaks: new
+/// messages then wait until everything has arrived that the server had sent, which may take as long as a lease. Several
+/// workers on one durable consumer cannot keep it: the server gives later messages to one while an earlier one is with
+/// the other. For order across workers, use a consumer with a filter for each worker, or Kafka.
+///
+/// A message that the driver of NATS cannot read becomes a dead letter, if the user may read the stream by
+/// `$JS.API.STREAM.MSG.GET`: it has a damage, and its headers are in the header `Hapax-Unreadable-Headers`.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
@@ -66,6 +82,8 @@ pub struct NatsSource {
     reader: Reader,
     /// Messages that arrived and found no room yet.
     waiting: VecDeque<Delivery>,
+    /// Messages that wait until nothing is missing that was sent before.
+    early: VecDeque<Delivery>,
     /// When their leases are extended next.
     extend_at: Duration,
     /// Whether messages have an order.
@@ -88,12 +106,14 @@ impl NatsSource {
     /// If dropped, the durable consumer may have been created.
     pub async fn connect(url: &NatsUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let connected = connect::connect(url).await?;
-        let info = connected.consumer.cached_info().clone();
+        let Connected { driver, consumer: info, created } = connected;
+        let (driver, is_ordered) = (Arc::new(driver), url.order_header().is_some());
         let lane = Lane { topic: url.stream().into(), partition: 0, generation: 1 };
         let lease = connect::lease(&info.config);
-        let settle = Arc::new(NatsSettle::new(&connected, lane.clone(), lease, Arc::clone(&runtime)));
-        let reader = Reader::new(url, lane, &connected.created, lease);
-        let puller = Puller::start(connected, Arc::clone(&runtime)).await?;
+        let settle = NatsSettle::new(Arc::clone(&driver), info.clone(), lane.clone(), Arc::clone(&runtime));
+        let settle = Arc::new(settle);
+        let reader = Reader::new(url, lane, &created, lease);
+        let puller = Puller::new(driver, info, Arc::clone(settle.here()), is_ordered, Arc::clone(&runtime));
         let capability = Capability {
             acknowledges: Acknowledges::Each,
             redelivers: true,
@@ -102,14 +122,14 @@ impl NatsSource {
             keeps_order: false,
         };
         let name = format!("nats/{}/{}", url.stream(), url.durable()).into();
-        let (waiting, extend_at, is_ordered) = (VecDeque::new(), Duration::ZERO, url.order_header().is_some());
         Ok(Self {
             name,
             capability,
             puller,
             reader,
-            waiting,
-            extend_at,
+            waiting: VecDeque::new(),
+            early: VecDeque::new(),
+            extend_at: Duration::ZERO,
             is_ordered,
             has_stopped: false,
             settle,
@@ -117,35 +137,66 @@ impl NatsSource {
         })
     }
 
-    /// Extends the leases of the messages that wait for room, if it is time.
+    /// Keeps what was found.
+    fn receive(&mut self, found: PulledItem) {
+        let (delivery, is_early) = match found {
+            PulledItem::Message(arrived) => (self.reader.read(&arrived), false),
+            PulledItem::New(arrived) => (self.reader.read(&arrived), true),
+            PulledItem::Unreadable(found) => {
+                let now = self.runtime.boottime_now();
+                (Some(self.reader.read_unreadable(found, self.puller.info(), now)), false)
+            }
+            PulledItem::NothingMissing => return self.waiting.extend(self.early.drain(..)),
+        };
+        let Some(delivery) = delivery else { return };
+        self.settle.arrived(&delivery);
+        if self.waiting.is_empty() && self.early.is_empty() {
+            self.extend_at = delivery.leased_until.unwrap_or_default().saturating_sub(self.settle.lease() * 2 / 3);
+        }
+        // In the order of the stream: what was missing may lie between those that wait for it.
+        let place = |delivery: &Delivery| message::sequence_of(&delivery.id.handle);
+        let at = self.early.partition_point(|other| place(other) <= place(&delivery));
+        if is_early || at > 0 { self.early.insert(at, delivery) } else { self.waiting.push_back(delivery) }
+    }
+
+    /// Extends the leases of the messages that wait, if it is time.
     async fn extend_waiting(&mut self) {
-        let Some(lease) = self.capability.lease else { return };
         let now = self.runtime.boottime_now();
         if now < self.extend_at {
             return;
         }
-        self.extend_at = now + lease.length / 3;
-        let extended = self.waiting.iter().map(|waiting| self.settle.extend_waiting(waiting.id.clone()));
+        self.extend_at = now + self.settle.lease() / 3;
+        self.forget_ended(now);
+        let waiting = self.waiting.iter().chain(&self.early);
+        let extended = waiting.map(|waiting| self.settle.extend_waiting(waiting.id.clone()));
         let extended = join_all(extended.collect::<Vec<_>>()).await;
-        for (waiting, until) in self.waiting.iter_mut().zip(extended) {
+        for (waiting, until) in self.waiting.iter_mut().chain(&mut self.early).zip(extended) {
             waiting.leased_until = until.or(waiting.leased_until);
         }
     }
 
-    /// Takes deliveries that there is room for. Forgets those whose lease has ended, as the server sends them again;
-    /// but not where messages have an order: a later one of the same key may wait behind.
+    /// Forgets deliveries whose lease has ended, as the server sends them again; but not where messages have an order:
+    /// a later one of the same key may wait behind.
+    fn forget_ended(&mut self, now: Duration) {
+        let has_ended = |waiting: &Delivery| waiting.leased_until.is_some_and(|until| until <= now);
+        if self.is_ordered || !self.waiting.iter().any(has_ended) {
+            return;
+        }
+        let (ended, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(has_ended);
+        self.waiting = waiting;
+        let ended: VecDeque<Delivery> = ended;
+        ended.iter().for_each(|ended| self.settle.leaves(&ended.id));
+    }
+
+    /// Takes deliveries that there is room for.
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
-        let now = self.runtime.boottime_now();
         let mut taken = Vec::new();
         let mut bytes = room.bytes;
         if room.closed.contains(self.reader.lane()) {
             return taken;
         }
+        self.forget_ended(self.runtime.boottime_now());
         while let Some(next) = self.waiting.front() {
-            if !self.is_ordered && next.leased_until.is_some_and(|until| until <= now) {
-                self.waiting.pop_front();
-                continue;
-            }
             let size = next.message.size();
             let fits = size <= bytes || (taken.is_empty() && bytes > 0);
             if taken.len() >= room.messages || !fits {
@@ -175,45 +226,38 @@ impl Source for NatsSource {
 
     async fn next(&mut self, room: Room) -> Result<Event> {
         loop {
-            while let Some(arrived) = self.puller.arrived() {
-                self.waiting.extend(self.reader.read(arrived));
+            while let Some(found) = self.puller.arrived() {
+                self.receive(found);
             }
             let taken = self.take(&room);
             if !taken.is_empty() {
                 return Ok(Event::Deliveries(taken));
             }
-            let has_room = room.messages > 0 && room.bytes > 0 && !room.closed.contains(self.reader.lane());
+            self.extend_waiting().await;
+            let has_none = self.waiting.is_empty() && self.early.is_empty();
+            let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
+            let pause = if has_none { NOTHING_WAITS } else { pause };
             if self.has_stopped {
-                self.extend_waiting().await;
-                let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
                 self.runtime.sleep(pause).await;
                 continue;
             }
-            if self.waiting.is_empty() {
-                let wanted = if has_room { room.messages } else { 0 };
-                let arrived = self.puller.wait(wanted, room.bytes).await?;
-                self.extend_at = arrived.1.at + self.capability.lease.map_or(Duration::MAX, |lease| lease.length) / 3;
-                self.waiting.extend(self.reader.read(arrived));
-                continue;
-            }
-            self.extend_waiting().await;
-            let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
-            let arrived = timeout(&*self.runtime, pause, self.puller.wait(0, room.bytes)).await;
-            if let Some(arrived) = arrived.transpose()? {
-                self.waiting.extend(self.reader.read(arrived));
+            let has_room = room.messages > 0 && room.bytes > 0 && !room.closed.contains(self.reader.lane());
+            let wanted = if has_room && self.waiting.is_empty() { room.messages } else { 0 };
+            let found = timeout(&*self.runtime, pause, self.puller.wait(wanted, room.bytes)).await;
+            if let Some(found) = found.transpose()? {
+                self.receive(found);
             }
         }
     }
 
     async fn stop_reading(&mut self) {
         self.has_stopped = true;
-        let late = self.puller.stop().await;
-        self.waiting.extend(late.into_iter().filter_map(|arrived| self.reader.read(arrived)));
+        self.puller.stop().await.into_iter().for_each(|found| self.receive(found));
     }
 
     async fn close(&mut self) -> Result<()> {
         self.stop_reading().await;
-        self.settle.give_back(self.waiting.drain(..)).await;
+        self.settle.give_back(self.waiting.drain(..).chain(self.early.drain(..))).await;
         self.settle.close().await
     }
 }

@@ -8,6 +8,10 @@ mod authority;
 mod common;
 #[path = "common/nats_logins.rs"]
 mod logins;
+#[path = "common/nats_order.rs"]
+mod order;
+#[path = "common/nats_sink.rs"]
+mod sink;
 #[path = "common/tls.rs"]
 mod tls;
 #[path = "common/nats_unreadable.rs"]
@@ -22,6 +26,7 @@ use async_nats::jetstream::{self, Context, consumer, stream};
 use hapax_brokers::{NatsSource, NatsUrl};
 use hapax_core::ErrorKind;
 use hapax_core::broker::{Acknowledges, DeliveryId, Lane, Position, Room, Settlement, Source};
+use hapax_testkit::proxy::{CutPoint, NetworkFault, Proxy};
 use hapax_testkit::servers::{self, NatsServer};
 
 use common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text, texts};
@@ -29,8 +34,16 @@ use logins::{
     a_token_a_seed_and_credentials_come_from_files, a_user_without_the_rights_of_a_worker_learns_it_at_once,
     two_logins_and_files_without_a_login_are_refused,
 };
+use order::{
+    a_long_message_keeps_nothing_back_after_a_cut, the_order_holds_when_a_connection_breaks_with_messages_on_the_way,
+    the_order_holds_when_a_worker_dies_with_messages, what_is_given_back_at_a_stop_arrives_again_in_its_order,
+};
+use sink::{a_sink_whose_driver_has_died_publishes_again, the_window_of_a_sink_is_the_shortest_of_its_streams};
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
-use unreadable::the_neighbours_of_a_message_that_cannot_be_read_arrive;
+use unreadable::{
+    a_message_that_the_driver_cannot_read_arrives_as_damaged, a_stored_message_with_a_status_line_is_a_delivery,
+    an_unreadable_message_shows_its_place_and_its_bytes,
+};
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -47,8 +60,18 @@ fn main() -> ExitCode {
         a_settlement_for_another_generation_or_an_unknown_delivery_does_nothing,
         no_more_arrives_than_there_is_room_for,
         a_message_larger_than_the_room_arrives_alone,
-        the_neighbours_of_a_message_that_cannot_be_read_arrive,
+        a_message_that_the_driver_cannot_read_arrives_as_damaged,
+        an_unreadable_message_shows_its_place_and_its_bytes,
+        a_sink_whose_driver_has_died_publishes_again,
+        the_window_of_a_sink_is_the_shortest_of_its_streams,
+        a_stored_message_with_a_status_line_is_a_delivery,
+        what_is_given_back_at_a_stop_arrives_again_in_its_order,
+        the_order_holds_when_a_connection_breaks_with_messages_on_the_way,
+        the_order_holds_when_a_worker_dies_with_messages,
+        a_long_message_keeps_nothing_back_after_a_cut,
         nothing_is_lost_when_a_call_for_the_next_event_is_dropped,
+        a_settlement_that_fails_is_sent_again,
+        a_waiting_message_whose_lease_has_ended_is_not_handed_out,
         messages_that_wait_for_room_stay_with_their_source,
         a_source_that_closes_gives_back_what_no_worker_got,
         a_deleted_consumer_ends_the_worker,
@@ -348,6 +371,41 @@ async fn messages_that_wait_for_room_stay_with_their_source() {
     assert_eq!(texts(&waiting), (1..10).map(|number| number.to_string()).collect::<Vec<_>>());
     assert!(waiting.iter().all(|delivery| delivery.attempt == Some(1)), "one of them arrived again");
     assert!(waiting.iter().all(|delivery| delivery.leased_until.unwrap() > runtime().boottime_now()));
+}
+
+async fn a_waiting_message_whose_lease_has_ended_is_not_handed_out() {
+    let fixture = Fixture::new("ended").await;
+    let (mut source, _) = fixture.with_waiting("&ack-wait=1").await;
+    // Nobody asks the source meanwhile, so it extends nothing.
+    let mut other = fixture.source("").await;
+    take(&mut other, 10).await;
+    for delivery in some(&mut source, room(100)).await {
+        assert!(delivery.attempt > Some(1), "{delivery:?} was handed out to another source meanwhile");
+    }
+}
+
+async fn a_settlement_that_fails_is_sent_again() {
+    let server = NatsServer::shared().await.unwrap();
+    let fixture = Fixture::new("failing").await;
+    let proxy = Proxy::start(server.address()).await.unwrap();
+    for settlement in [Settlement::Ack, Settlement::Retry(Duration::ZERO)] {
+        fixture.send("one").await;
+        let url: NatsUrl = format!("nats://{}/failing?durable=d&ack-wait=600", proxy.address()).parse().unwrap();
+        let mut source = NatsSource::connect(&url, runtime()).await.unwrap();
+        let (settler, delivery) = (source.settler(), take(&mut source, 1).await.remove(0));
+        proxy.inject(NetworkFault::cut(CutPoint::Unsent, "$JS.ACK").times(1));
+        let failed = settler.settle(vec![(delivery.id.clone(), settlement)]).await;
+        assert!(failed[0].is_err(), "{failed:?}");
+        let begun = Instant::now();
+        while let Err(error) = settler.settle(vec![(delivery.id.clone(), settlement)]).await.remove(0) {
+            assert!(begun.elapsed() < DEADLINE, "{error}");
+        }
+        if settlement == Settlement::Ack {
+            assert_eq!(fixture.consumer().await.num_ack_pending, 0, "the server has not heard of it");
+        } else {
+            assert_eq!(take(&mut source, 1).await[0].attempt, Some(2));
+        }
+    }
 }
 
 async fn a_source_that_closes_gives_back_what_no_worker_got() {

@@ -72,16 +72,18 @@ impl LetterColumns {
     }
 
     fn decode(self) -> Result<DeadLetter> {
+        let reason = reason(&self.reason)?;
         let message = Message {
             headers: headers::decode(&self.headers)?,
             coordinates: self.coordinates()?,
             payload: self.payload,
             ordering_key: self.ordering_key,
             timestamp: self.sent_at.map(time),
+            damage: (reason == DeadReason::Unreadable).then(|| "the message was unreadable at its broker".into()),
         };
         Ok(DeadLetter {
             id: DeadLetterId::from_bytes(self.id),
-            reason: reason(&self.reason)?,
+            reason,
             attempts: number(self.attempts)?,
             namespace: self.namespace.into(),
             source: self.source.into(),

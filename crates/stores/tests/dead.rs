@@ -167,6 +167,7 @@ fn letter(n: u8) -> DeadLetter {
                 position: Position::Number(u64::MAX),
             }),
             timestamp: Some(Timestamp(1_700_000_000_123_456)),
+            damage: None,
         }),
         at: Timestamp(1_800_000_000_654_321),
     }

@@ -217,6 +217,7 @@ fn read(message: &BorrowedMessage<'_>, origin: &Arc<str>) -> Message {
             position: Position::Number(u64::try_from(message.offset()).unwrap_or_default()),
         }),
         timestamp: millis.map(|millis| Timestamp(millis.saturating_mul(1000))),
+        damage: None,
     }
 }
 

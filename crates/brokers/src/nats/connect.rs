@@ -8,16 +8,18 @@ use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::{self, Context, consumer, stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use hapax_core::{Error, Result};
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::NatsUrl;
 use super::denials::Denials;
+use super::driver::{Driver, Driving};
 use crate::url::{BrokerUrl, invalid, not_applied, read, read_secret, unusable};
 
 /// A connection and its durable consumer.
 pub(super) struct Connected {
-    pub(super) client: Client,
-    pub(super) consumer: Consumer<pull::Config>,
+    pub(super) driver: Driver,
+    pub(super) consumer: consumer::Info,
     /// When the stream was created, which tells it from an earlier one of the same name.
     pub(super) created: String,
 }
@@ -29,33 +31,37 @@ const MAX_ACK_PENDING: i64 = 10_000;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
-    let (client, denials) = connect_client(&url.url).await?;
-    denials.watch("", open(client, url)).await?
+    let driver = Driver::connect(&url.url).await?;
+    let (consumer, created) = driver.denials().watch("", open(&driver.client(), url)).await??;
+    Ok(Connected { driver, consumer, created })
 }
 
-async fn open(client: Client, url: &NatsUrl) -> Result<Connected> {
+async fn open(client: &Client, url: &NatsUrl) -> Result<(consumer::Info, String)> {
     let mut context = jetstream::new(client.clone());
     context.set_timeout(PATIENCE);
     let stream = open_stream(&context, url).await?;
-    let consumer = open_consumer(&stream, url).await?;
-    check(&consumer.cached_info().config, url)?;
-    warn_about_order(consumer.cached_info(), url);
+    let consumer = open_consumer(&stream, url).await?.cached_info().clone();
+    check(&consumer.config, url)?;
+    warn_about_order(&consumer, url);
     let created = stream.cached_info().created.unix_timestamp_nanos().to_string();
-    Ok(Connected { client, consumer, created })
+    Ok((consumer, created))
 }
 
-/// A connection alone, which comes back by itself, and what the server denies on it.
-pub(super) async fn connect_client(url: &BrokerUrl) -> Result<(Client, Denials)> {
+/// A connection alone, which comes back by itself as long as its driver lives.
+pub(super) async fn start_driver(url: &BrokerUrl) -> Result<Driving> {
     let addresses = url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
     let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
     let denials = Denials::new();
     let noting = denials.clone();
+    // The callback is dropped when the task of the driver has ended, also by a panic.
+    let (lives, death) = watch::channel(());
     let options = options(url)?.event_callback(move |event| {
+        let _lives = &lives;
         noting.note(&event);
         ready(())
     });
     let client = async_nats::connect_with_options(addresses, options).await.map_err(refused)?;
-    Ok((client, denials))
+    Ok(Driving { client, denials, death, earlier: 0 })
 }
 
 fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
@@ -185,6 +191,36 @@ fn warn_about_order(info: &consumer::Info, url: &NatsUrl) {
              messages: run one, or give each a consumer of its own with a filter"
         );
     }
+}
+
+/// What the server says about the durable consumer now.
+///
+/// # Errors
+/// `Unusable` if it is gone, `NotApplied` without an answer.
+pub(super) async fn info(consumer: &Consumer<pull::Config>) -> Result<consumer::Info> {
+    use async_nats::jetstream::context::ConsumerInfoErrorKind as Kind;
+    consumer.get_info().await.map_err(|error| match error.kind() {
+        Kind::NotFound => gone().caused_by(error),
+        Kind::StreamNotFound => {
+            unusable("the stream has been deleted: create it, then start the worker again").caused_by(error)
+        }
+        // JetStream may be about to start.
+        Kind::InvalidName
+        | Kind::Offline
+        | Kind::Request
+        | Kind::JetStream(_)
+        | Kind::TimedOut
+        | Kind::NoResponders => not_applied("JetStream does not reply").caused_by(error),
+    })
+}
+
+/// The worker does not create it again by itself: with it, the server forgot which messages are finished.
+pub(super) fn gone() -> Error {
+    unusable(
+        "the durable consumer has been deleted, and with it the server's account of what is finished. A worker that \
+         starts creates it and gets every message of the stream again; what the ledger or the record store still knows \
+         is not repeated. To leave messages out, create the consumer with a start sequence before",
+    )
 }
 
 fn unsuited(url: &NatsUrl, what: &str) -> Error {

@@ -4,10 +4,16 @@
 use std::time::Duration;
 
 use async_nats::jetstream::consumer;
+use hapax_core::Error;
 use tracing::error;
 
 /// How much longer a redelivery may take than the server waits for an acknowledgement.
-const SLACK: Duration = Duration::from_secs(5);
+pub(super) const SLACK: Duration = Duration::from_secs(5);
+
+/// How long the server waits for an acknowledgement at most before it sends a message again.
+pub(super) fn comes_again(config: &consumer::Config) -> Duration {
+    config.backoff.iter().max().copied().unwrap_or(config.ack_wait)
+}
 
 /// The losses of the connection while messages were asked for.
 pub(super) struct Losses {
@@ -27,12 +33,6 @@ impl Losses {
         Self { connects, has_lost: false, lost_at: None, suspect: None, alone_until: Duration::ZERO }
     }
 
-    /// Whether the connection was lost since the last request. The server may still hold that request: it stays as long
-    /// as the client subscribes again at once.
-    pub(super) fn is_new(&self, connects: u64) -> bool {
-        connects != self.connects
-    }
-
     pub(super) fn arrived(&mut self) {
         self.has_lost = false;
     }
@@ -42,28 +42,30 @@ impl Losses {
         self.has_lost || now < self.alone_until
     }
 
-    /// Notes a new loss, and logs the message that may be the cause.
-    pub(super) fn check(&mut self, connects: u64, now: Duration, info: &consumer::Info) {
-        let comes_again = info.config.backoff.iter().max().copied().unwrap_or(info.config.ack_wait);
+    /// Notes a new loss, and logs the message that may be the cause, if it could not be read.
+    pub(super) fn check(&mut self, connects: u64, now: Duration, info: &consumer::Info, unread: Option<&Error>) {
         let is_busy = info.num_ack_pending > 0 || info.num_pending > 0;
         let unfinished = is_busy.then_some(info.ack_floor.stream_sequence + 1);
-        if let Some(sequence) = self.note(connects, now, comes_again, unfinished) {
+        let suspect = self.note(connects, now, comes_again(&info.config), unfinished);
+        if let (Some(sequence), Some(error)) = (suspect, unread) {
             let (stream, durable) = (&info.stream_name, &info.name);
             error!(
                 stream,
                 durable,
                 sequence,
+                ?error,
                 "the connection to NATS is lost again and again while messages arrive, and the first unfinished one \
-                 stays the same: perhaps its headers are not UTF-8, and the worker cannot read it. Look at it with \
-                 `nats stream get {stream} {sequence}`. If its headers are broken, delete it with `nats stream rmm \
-                 {stream} {sequence}`. Until then the worker asks for one message at a time"
+                 stays the same: perhaps its headers are broken, and the worker cannot read it. It becomes a dead \
+                 letter if this user may publish to `$JS.API.STREAM.MSG.GET.{stream}`. Or look at it with `nats stream \
+                 get {stream} {sequence}`, and if its headers are broken, delete it with `nats stream rmm {stream} \
+                 {sequence}`. Until then the worker asks for one message at a time"
             );
         }
     }
 
     /// The suspect, if the connection is lost again and again. The server sends a message again after `comes_again`.
     fn note(&mut self, connects: u64, now: Duration, comes_again: Duration, unfinished: Option<u64>) -> Option<u64> {
-        if !self.is_new(connects) {
+        if connects == self.connects {
             return None;
         }
         let is_soon = self.lost_at.is_some_and(|at| now.saturating_sub(at) <= 2 * (comes_again + SLACK));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::consumer;
 use bytes::Bytes;
 use hapax_core::Timestamp;
 use hapax_core::broker::{Coordinates, Delivery, DeliveryId, Headers, Lane, Message, Position};
@@ -12,6 +12,56 @@ use tracing::error;
 
 use super::NatsUrl;
 use super::pump::Arrived;
+use super::unreadable::UnreadableMessage;
+
+/// Where deliveries are acknowledged.
+const ACK: &str = "$JS.ACK.";
+
+/// The header of an unreadable message that shows its headers.
+const UNREADABLE_HEADERS: &str = "Hapax-Unreadable-Headers";
+
+/// As much of them is shown.
+const SHOWN: usize = 1024;
+
+/// Whether it is a message of a stream. The server's answers about a request have no subject for acknowledgements.
+pub(super) fn is_delivery(message: &async_nats::Message) -> bool {
+    message.reply.as_ref().is_some_and(|reply| reply.starts_with(ACK))
+}
+
+/// The place of a message in its stream.
+pub(super) fn sequence(message: &async_nats::Message) -> Option<u64> {
+    message.reply.as_ref().and_then(|reply| Acknowledged::read(reply)).map(|read| read.sequence)
+}
+
+/// The place in its stream of the message with this handle.
+pub(super) fn sequence_of(handle: &[u8]) -> Option<u64> {
+    Acknowledged::read(std::str::from_utf8(handle).ok()?).map(|read| read.sequence)
+}
+
+/// The subject under which a message is acknowledged that has not arrived. The server takes the number of the delivery
+/// from its own records.
+pub(super) fn handle(info: &consumer::Info, sequence: u64) -> String {
+    format!("{ACK}{}.{}.1.{sequence}.0.0.0", info.stream_name, info.name)
+}
+
+/// What the subject for acknowledgements tells.
+struct Acknowledged {
+    delivered: u64,
+    sequence: u64,
+    /// In nanoseconds.
+    published: u64,
+}
+
+impl Acknowledged {
+    fn read(subject: &str) -> Option<Self> {
+        // $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.number.time.pending[.token]
+        let subject = subject.strip_prefix(ACK)?;
+        let names = if subject.matches('.').count() == 6 { 2 } else { 4 };
+        let mut numbers = subject.split('.').skip(names).map(|word| word.parse().ok());
+        let (delivered, sequence) = (numbers.next()??, numbers.next()??);
+        Some(Self { delivered, sequence, published: numbers.nth(1)?? })
+    }
+}
 
 /// Numbers deliveries.
 pub(super) struct Reader {
@@ -33,36 +83,58 @@ impl Reader {
     }
 
     /// None, and a line in the log, if it is no message of JetStream.
-    pub(super) fn read(&mut self, arrived: (Context, Arrived)) -> Option<Delivery> {
-        let (context, Arrived { message, at }) = arrived;
-        let message = jetstream::Message { message, context };
-        let Ok(info) = message.info() else {
+    pub(super) fn read(&mut self, arrived: &Arrived) -> Option<Delivery> {
+        let message = &arrived.message;
+        let reply = message.reply.as_ref().map(|reply| reply.as_str()).unwrap_or_default();
+        let Some(read) = Acknowledged::read(reply) else {
             error!(lane = ?self.lane, "a message has no coordinates of JetStream; it is left alone");
             return None;
         };
         let headers = message.headers.as_ref().map(headers).unwrap_or_default();
-        let ordering_key = self.order_header.as_ref().and_then(|name| headers.all(name).next().cloned());
-        let micros = u64::try_from(info.published.unix_timestamp_nanos() / 1000).unwrap_or_default();
-        let coordinates = Coordinates {
-            origin: Arc::clone(&self.origin),
-            partition: 0,
-            position: Position::Number(info.stream_sequence),
+        let message = Message {
+            payload: message.payload.clone(),
+            ordering_key: self.order_header.as_ref().and_then(|name| headers.all(name).next().cloned()),
+            headers,
+            coordinates: Some(self.coordinates(read.sequence)),
+            timestamp: Some(Timestamp(read.published / 1000)),
+            damage: None,
         };
-        let attempt = u32::try_from(info.delivered).ok();
-        let handle = message.reply.as_ref().map(|reply| Bytes::copy_from_slice(reply.as_bytes())).unwrap_or_default();
+        let attempt = u32::try_from(read.delivered).ok();
+        Some(self.delivery(reply.as_bytes(), message, attempt, arrived.at))
+    }
+
+    /// The delivery of a message that the driver could not read, of which nothing arrived.
+    pub(super) fn read_unreadable(
+        &mut self,
+        found: UnreadableMessage,
+        info: &consumer::Info,
+        now: Duration,
+    ) -> Delivery {
+        let shown = &found.headers[..found.headers.len().min(SHOWN)];
+        let message = Message {
+            payload: found.payload,
+            headers: [(UNREADABLE_HEADERS, shown.escape_ascii().to_string())].into_iter().collect(),
+            ordering_key: None,
+            coordinates: Some(self.coordinates(found.sequence)),
+            timestamp: Some(found.published),
+            damage: Some(found.why.into()),
+        };
+        self.delivery(handle(info, found.sequence).as_bytes(), message, None, now)
+    }
+
+    fn coordinates(&self, sequence: u64) -> Coordinates {
+        Coordinates { origin: Arc::clone(&self.origin), partition: 0, position: Position::Number(sequence) }
+    }
+
+    fn delivery(&mut self, handle: &[u8], message: Message, attempt: Option<u32>, at: Duration) -> Delivery {
         self.next += 1;
-        Some(Delivery {
+        let handle = Bytes::copy_from_slice(handle);
+        Delivery {
             id: DeliveryId { lane: self.lane.clone(), number: self.next, handle },
-            message: Arc::new(Message {
-                payload: message.payload.clone(),
-                headers,
-                ordering_key,
-                coordinates: Some(coordinates),
-                timestamp: Some(Timestamp(micros)),
-            }),
+            message: Arc::new(message),
             attempt,
             leased_until: Some(at + self.lease),
-        })
+        }
     }
 }
 
@@ -72,4 +144,21 @@ fn headers(map: &HeaderMap) -> Headers {
         map.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_ref(), value.as_str()))).collect();
     pairs.sort_by_key(|(name, _)| *name);
     pairs.into_iter().map(|(name, value)| (name, Bytes::copy_from_slice(value.as_bytes()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_subject_for_acknowledgements_tells_the_place_of_a_message() {
+        for subject in ["$JS.ACK.orders.d.2.77.99.1700.3", "$JS.ACK.hub.AABB.orders.d.2.77.99.1700.3.token"] {
+            let read = Acknowledged::read(subject).unwrap();
+            assert_eq!((read.delivered, read.sequence, read.published), (2, 77, 1700), "{subject}");
+            assert_eq!(sequence_of(subject.as_bytes()), Some(77));
+        }
+        for subject in ["", "$JS.ACK.", "$JS.ACK.orders.d.x.77.99.1700.3", "_INBOX.a.b"] {
+            assert_eq!(sequence_of(subject.as_bytes()), None, "{subject}");
+        }
+    }
 }

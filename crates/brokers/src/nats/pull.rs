@@ -1,23 +1,29 @@
 //! Asks for as many messages as there is room for, and reads the answers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
-use async_nats::jetstream::consumer::{Consumer, pull};
-use async_nats::jetstream::context::ConsumerInfoErrorKind;
-use async_nats::{Client, Message, StatusCode, connection};
+use async_nats::jetstream::consumer::{self, Consumer, pull};
+use async_nats::{Message, StatusCode, connection};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, Result};
+use tracing::error;
 
-use super::connect::Connected;
+use super::connect;
+use super::driver::Driver;
+use super::hold::{Here, Hold, LOOK_EVERY};
+use super::listen::{Beginning, Listening};
 use super::losses::Losses;
+use super::message;
 use super::pump::{self, Arrived, Pump};
+use super::unreadable::UnreadableMessage;
 use crate::url::{not_applied, unusable};
 
 /// How long the server keeps a request that it cannot answer yet.
-const EXPIRES: Duration = Duration::from_secs(10);
+pub(super) const EXPIRES: Duration = Duration::from_secs(10);
 
 /// The interval at which the server says that it still has the request.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -28,28 +34,59 @@ const SILENCE: Duration = Duration::from_millis(2500);
 /// The messages of one request, at most.
 const MAX_BATCH: usize = 512;
 
+/// How often the server is asked whether it has forgotten the requests of a source that stops, and the pause between.
+const FORGETS: (usize, Duration) = (10, Duration::from_millis(100));
+
+/// What was found.
+pub(super) enum PulledItem {
+    Message(Arrived),
+    /// It waits until nothing is missing that the server has sent before.
+    New(Arrived),
+    /// Nothing is missing any more.
+    NothingMissing,
+    /// The driver cannot read it.
+    Unreadable(UnreadableMessage),
+}
+
 /// One request at a time, whose answers go to a subject of its own.
 pub(super) struct Puller {
-    client: Client,
-    consumer: Consumer<pull::Config>,
-    context: Context,
-    pump: Pump,
-    /// What arrived after the end of the subscription.
-    late: Vec<(Context, Arrived)>,
-    inbox: String,
+    driver: Arc<Driver>,
+    /// What the server said about the durable consumer last.
+    info: consumer::Info,
+    here: Here,
+    is_ordered: bool,
+    ears: Option<Ears>,
+    /// The next ears. Kept, because a call that waits for them may be dropped.
+    beginning: Option<BoxFuture<'static, Result<Listening>>>,
+    /// Where to search for messages that cannot be read. None before the first cut.
+    search_from: Option<u64>,
+    /// What was found while no caller waited.
+    found: VecDeque<PulledItem>,
+    failure: Option<Error>,
+    hold: Option<Hold>,
     request: u64,
     /// The messages that the open request may still bring; 0 without one.
     open: usize,
+    /// When the last request was made.
+    asked: Duration,
     /// When something arrived last for the open request.
     heard: Duration,
     /// The server had a message that is larger than the room.
     is_too_large: bool,
-    /// The last request had no answer. Either JetStream is not there, or the durable consumer.
-    is_unheard: bool,
     losses: Losses,
-    /// What was found out while no caller waited.
-    failure: Option<Error>,
+    has_stopped: bool,
     runtime: Arc<dyn Runtime>,
+}
+
+/// A subscription to the answers.
+struct Ears {
+    consumer: Consumer<pull::Config>,
+    inbox: String,
+    pump: Pump,
+    /// How often the connection had been made.
+    connects: u64,
+    /// A request had no end, so that nothing more is asked here.
+    is_cut: bool,
 }
 
 /// What an answer without a message means.
@@ -63,91 +100,189 @@ enum Status {
 }
 
 impl Puller {
-    pub(super) async fn start(connected: Connected, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let Connected { client, consumer, .. } = connected;
-        let (inbox, connects) = (client.new_inbox(), connects(&client));
-        let subscribed = client.subscribe(format!("{inbox}.*")).await;
-        let subscriber =
-            subscribed.map_err(|error| not_applied("cannot subscribe at the NATS server").caused_by(error))?;
-        Ok(Self {
-            context: async_nats::jetstream::new(client.clone()),
-            pump: pump::start(subscriber, &runtime),
-            late: Vec::new(),
-            client,
-            consumer,
-            inbox,
+    pub(super) fn new(
+        driver: Arc<Driver>,
+        info: consumer::Info,
+        here: Here,
+        is_ordered: bool,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
+        Self {
+            losses: Losses::new(driver.connects()),
+            driver,
+            info,
+            here,
+            is_ordered,
+            ears: None,
+            beginning: None,
+            search_from: None,
+            found: VecDeque::new(),
+            failure: None,
+            hold: None,
             request: 0,
             open: 0,
+            asked: Duration::ZERO,
             heard: Duration::ZERO,
             is_too_large: false,
-            is_unheard: false,
-            losses: Losses::new(connects),
-            failure: None,
+            has_stopped: false,
             runtime,
-        })
+        }
     }
 
-    /// Ends the subscription, so that the server forgets the request. Returns the messages that have arrived.
+    /// What the server said about the durable consumer last.
+    pub(super) fn info(&self) -> &consumer::Info {
+        &self.info
+    }
+
+    /// Ends the subscription, and waits until the server has forgotten the request: it would spend the first message
+    /// that is given back on it. Returns the messages that have arrived.
     ///
     /// # Cancel safety
     /// Safe to drop: another call returns them.
-    pub(super) async fn stop(&mut self) -> Vec<(Context, Arrived)> {
-        self.pump.stop.notify_one();
-        while let Some(arrived) = self.pump.arrived.recv().await {
-            // Nothing is asked for any more, so a failure has no meaning.
-            let message = self.judge(arrived).ok().flatten();
-            self.late.extend(message);
+    pub(super) async fn stop(&mut self) -> VecDeque<PulledItem> {
+        if !std::mem::replace(&mut self.has_stopped, true) {
+            self.beginning = None;
         }
-        std::mem::take(&mut self.late)
+        while let Some(ears) = &mut self.ears {
+            ears.pump.stop.notify_one();
+            match ears.pump.arrived.recv().await {
+                // Nothing is asked for any more, so a failure has no meaning.
+                Some(arrived) => drop(self.judge(arrived)),
+                None => self.end_ears().await,
+            }
+        }
+        std::mem::take(&mut self.found)
+    }
+
+    async fn end_ears(&mut self) {
+        let Some(consumer) = self.ears.as_ref().map(|ears| ears.consumer.clone()) else { return };
+        for _ in 0..FORGETS.0 {
+            // The server looks for requests that nobody listens to when it is asked.
+            let info = connect::info(&consumer).await;
+            if !self.is_ordered || info.is_ok_and(|info| info.num_waiting == 0) {
+                break;
+            }
+            self.runtime.sleep(FORGETS.1).await;
+        }
+        self.ears = None;
     }
 
     /// The next message that has arrived already.
-    pub(super) fn arrived(&mut self) -> Option<(Context, Arrived)> {
-        while let Ok(arrived) = self.pump.arrived.try_recv() {
-            match self.judge(arrived) {
-                Ok(Some(message)) => return Some(message),
-                Ok(None) => {}
-                // `wait` reports it. The server may say it only once.
-                Err(error) => self.failure = Some(error),
+    pub(super) fn arrived(&mut self) -> Option<PulledItem> {
+        loop {
+            self.notice_end_of_hold();
+            if let Some(found) = self.found.pop_front() {
+                return Some(found);
             }
+            let arrived = self.ears.as_mut()?.pump.arrived.try_recv().ok()?;
+            // `wait` reports it. The server may say it only once.
+            self.failure = self.judge(arrived).err().or(self.failure.take());
         }
-        None
     }
 
     /// Waits for a message; asks for them if any are wanted and no request is open.
     ///
     /// # Cancel safety
     /// Safe to drop.
-    pub(super) async fn wait(&mut self, wanted: usize, bytes: usize) -> Result<(Context, Arrived)> {
+    pub(super) async fn wait(&mut self, wanted: usize, bytes: usize) -> Result<PulledItem> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         loop {
-            if wanted > 0 && self.open == 0 {
-                self.check_consumer().await?;
+            self.notice_end_of_hold();
+            if let Some(found) = self.found.pop_front() {
+                return Ok(found);
+            }
+            if self.ears.is_none() {
+                self.listen().await?;
+                continue;
+            }
+            self.notice_cut();
+            let is_cut = self.ears.as_ref().is_none_or(|ears| ears.is_cut);
+            let now = self.runtime.boottime_now();
+            if wanted > 0 && self.open == 0 && !is_cut && self.hold.as_ref().is_none_or(|hold| hold.asks(now)) {
                 self.ask(wanted, bytes).await?;
             }
-            // Since the last answer, whoever waited for it: calls may be dropped all the time.
-            let silent = self.runtime.boottime_now().saturating_sub(self.heard);
-            let limit = if self.open > 0 { SILENCE.saturating_sub(silent) } else { EXPIRES };
-            let runtime = Arc::clone(&self.runtime);
-            match runtime::timeout(&*runtime, limit, self.pump.arrived.recv()).await {
-                Some(Some(arrived)) => {
-                    if let Some(message) = self.judge(arrived)? {
-                        return Ok(message);
-                    }
-                }
-                Some(None) => return Err(unusable("the source is closed")),
+            let (runtime, limit) = (Arc::clone(&self.runtime), self.patience());
+            let Some(ears) = &mut self.ears else { continue };
+            match runtime::timeout(&*runtime, limit, ears.pump.arrived.recv()).await {
+                Some(Some(arrived)) => self.judge(arrived)?,
+                // After a cut, or because the driver has died.
+                Some(None) => self.ears = None,
                 None => self.notice_silence()?,
             }
         }
     }
 
+    /// How long to wait for an answer.
+    fn patience(&self) -> Duration {
+        // Since the last answer, whoever waited for it: calls may be dropped all the time.
+        let silent = self.runtime.boottime_now().saturating_sub(self.heard);
+        let limit = if self.open > 0 { SILENCE.saturating_sub(silent) } else { EXPIRES };
+        if self.hold.is_some() { limit.min(LOOK_EVERY) } else { limit }
+    }
+
+    /// Listens, for the first time or again.
+    async fn listen(&mut self) -> Result<()> {
+        if self.has_stopped {
+            return Err(unusable("the source is closed"));
+        }
+        let beginning = self.beginning.get_or_insert_with(|| {
+            let beginning = Beginning {
+                driver: Arc::clone(&self.driver),
+                info: self.info.clone(),
+                here: Arc::clone(&self.here),
+                is_ordered: self.is_ordered,
+                search_from: self.search_from,
+                runtime: Arc::clone(&self.runtime),
+            };
+            beginning.listen().boxed()
+        });
+        let began = beginning.await;
+        self.beginning = None;
+        let Listening { consumer, info, inbox, subscriber, connects, search, hold } = began?;
+        self.losses.check(connects, self.runtime.boottime_now(), &info, search.failure.as_ref());
+        for found in &search.found {
+            let (stream, sequence, why) = (&info.stream_name, found.sequence, found.why);
+            error!(stream, sequence, why, "a message cannot be read; it becomes a dead letter");
+        }
+        self.found.extend(search.found.into_iter().map(PulledItem::Unreadable));
+        let pump = pump::start(subscriber, &self.driver, &self.runtime);
+        self.ears = Some(Ears { consumer, inbox, pump, connects, is_cut: false });
+        (self.info, self.hold, self.search_from, self.open) = (info, hold, Some(search.next), 0);
+        if self.hold.is_none() {
+            self.found.push_back(PulledItem::NothingMissing);
+        }
+        Ok(())
+    }
+
+    /// After a lost connection the server may still hold the request, and what it had sent is lost.
+    fn notice_cut(&mut self) {
+        let connects = self.driver.connects();
+        let Some(ears) = &mut self.ears else { return };
+        ears.is_cut |= ears.connects != connects;
+        if ears.is_cut {
+            self.open = 0;
+            ears.pump.stop.notify_one();
+        }
+    }
+
+    fn cut(&mut self) {
+        self.open = 0;
+        if let Some(ears) = &mut self.ears {
+            ears.is_cut = true;
+        }
+    }
+
     fn notice_silence(&mut self) -> Result<()> {
         if self.open > 0 && self.runtime.boottime_now().saturating_sub(self.heard) >= SILENCE {
-            (self.open, self.is_unheard) = (0, true);
+            self.cut();
         }
-        match self.client.connection_state() {
+        self.check_connection()
+    }
+
+    fn check_connection(&self) -> Result<()> {
+        match self.driver.client().connection_state() {
             connection::State::Connected => Ok(()),
             connection::State::Pending | connection::State::Disconnected => {
                 Err(not_applied("the connection to the NATS server is lost; it is being restored"))
@@ -155,38 +290,27 @@ impl Puller {
         }
     }
 
-    /// Asks for the durable consumer, after a request without an answer or a lost connection. The server does not tell
-    /// by itself that the consumer is gone.
-    async fn check_consumer(&mut self) -> Result<()> {
-        let connects = connects(&self.client);
-        if !self.is_unheard && !self.losses.is_new(connects) {
-            return Ok(());
-        }
-        match self.consumer.get_info().await {
-            Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::NotFound) => Err(gone().caused_by(error)),
-            Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::StreamNotFound) => {
-                Err(unusable("the stream has been deleted: create it, then start the worker again").caused_by(error))
-            }
-            Ok(info) => {
-                self.is_unheard = false;
-                self.losses.check(connects, self.runtime.boottime_now(), &info);
-                Ok(())
-            }
-            // JetStream may be about to start.
-            Err(_) => {
-                self.is_unheard = false;
-                Ok(())
-            }
+    fn notice_end_of_hold(&mut self) {
+        if self.hold.as_ref().is_some_and(Hold::is_over) {
+            self.end_hold();
         }
     }
 
+    fn end_hold(&mut self) {
+        self.hold = None;
+        self.found.push_back(PulledItem::NothingMissing);
+    }
+
     async fn ask(&mut self, wanted: usize, bytes: usize) -> Result<()> {
-        let config = &self.consumer.cached_info().config;
+        // What the driver gets now it sends on the next connection, where other ears listen.
+        self.check_connection()?;
+        let Some(ears) = &self.ears else { return Ok(()) };
+        let config = &self.info.config;
         let capped = |cap: i64| usize::try_from(cap).ok().filter(|&cap| cap > 0).unwrap_or(usize::MAX);
         let is_alone = self.is_too_large || self.losses.asks_alone(self.runtime.boottime_now());
         let batch = if is_alone { 1 } else { wanted.min(MAX_BATCH).min(capped(config.max_batch)) };
         // A single message of any size has room.
-        let largest = self.client.server_info().max_payload + 64 * 1024;
+        let largest = self.driver.client().server_info().max_payload + 64 * 1024;
         let max_bytes = if self.is_too_large { 0 } else { bytes.max(largest).min(capped(config.max_bytes)) };
         let expires = if config.max_expires.is_zero() { EXPIRES } else { config.max_expires.min(EXPIRES) };
         let request = pull::BatchConfig {
@@ -196,57 +320,71 @@ impl Puller {
             idle_heartbeat: HEARTBEAT.min(expires / 2),
             ..Default::default()
         };
-        let inbox = format!("{}.{}", self.inbox, self.request + 1);
-        let asked = self.consumer.request_batch(request, inbox.into()).await;
-        asked.map_err(|error| not_applied("cannot ask the NATS server for messages").caused_by(error))?;
+        let inbox = format!("{}.{}", ears.inbox, self.request + 1);
+        let asked = self.runtime.boottime_now();
+        let sent = ears.consumer.request_batch(request, inbox.into()).await;
+        sent.map_err(|error| not_applied("cannot ask the NATS server for messages").caused_by(error))?;
         self.request += 1;
         self.open = batch;
-        self.heard = self.runtime.boottime_now();
+        (self.asked, self.heard) = (asked, self.runtime.boottime_now());
         Ok(())
     }
 
-    /// The message, unless the answer is about the request.
-    fn judge(&mut self, arrived: Arrived) -> Result<Option<(Context, Arrived)>> {
+    /// Finds the message, unless the answer is about the request.
+    fn judge(&mut self, arrived: Arrived) -> Result<()> {
         self.heard = arrived.at;
-        let Some(status) = arrived.message.status.filter(|status| *status != StatusCode::OK) else {
+        // A stored message may begin with a status line, too. Only a delivery has a subject for acknowledgements.
+        let status = arrived.message.status.filter(|_| !message::is_delivery(&arrived.message));
+        let Some(status) = status.filter(|status| *status != StatusCode::OK) else {
             self.open = self.open.saturating_sub(1);
             self.is_too_large = false;
             self.losses.arrived();
-            return Ok(Some((self.context.clone(), arrived)));
+            self.receive(arrived);
+            return Ok(());
         };
         let request = arrived.message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
         if request != Some(self.request) {
-            return Ok(None);
+            return Ok(());
         }
         match read_status(status, &arrived.message) {
             Status::StillThere => {}
-            Status::Ended => self.open = 0,
+            Status::Ended => {
+                self.open = 0;
+                if self.hold.as_ref().is_some_and(|hold| hold.ends_with(self.asked)) {
+                    self.end_hold();
+                }
+            }
             Status::TooLarge => (self.open, self.is_too_large) = (0, true),
             Status::Unheard => {
-                (self.open, self.is_unheard) = (0, true);
+                self.cut();
                 return Err(not_applied("JetStream does not reply"));
             }
             Status::Failed(error) => {
-                self.open = 0;
+                self.cut();
                 return Err(error);
             }
         }
-        Ok(None)
+        Ok(())
     }
-}
 
-/// How often the connection has been made.
-fn connects(client: &Client) -> u64 {
-    client.statistics().connects.load(Ordering::Relaxed)
-}
-
-/// The worker does not create it again by itself: with it, the server forgot which messages are finished.
-fn gone() -> Error {
-    unusable(
-        "the durable consumer has been deleted, and with it the server's account of what is finished. A worker that \
-         starts creates it and gets every message of the stream again; what the ledger or the record store still knows \
-         is not repeated. To leave messages out, create the consumer with a start sequence before",
-    )
+    fn receive(&mut self, arrived: Arrived) {
+        // The server may have sent it to a new connection for a request of the lost one. Earlier ones may be missing.
+        if self.is_ordered && self.ears.as_ref().is_some_and(|ears| ears.connects != arrived.connects) {
+            return self.found.push_back(PulledItem::New(arrived));
+        }
+        let is_new = |hold: &&mut Hold| message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
+        match self.hold.as_mut().filter(is_new) {
+            Some(hold) if !hold.ends_with(self.asked) => {
+                hold.note_new();
+                self.found.push_back(PulledItem::New(arrived));
+            }
+            Some(_) => {
+                self.end_hold();
+                self.found.push_back(PulledItem::Message(arrived));
+            }
+            None => self.found.push_back(PulledItem::Message(arrived)),
+        }
+    }
 }
 
 fn read_status(status: StatusCode, message: &Message) -> Status {
@@ -255,8 +393,9 @@ fn read_status(status: StatusCode, message: &Message) -> Status {
         StatusCode::IDLE_HEARTBEAT => Status::StillThere,
         StatusCode::NOT_FOUND | StatusCode::TIMEOUT => Status::Ended,
         StatusCode::NO_RESPONDERS => Status::Unheard,
+        _ if said.contains("Batch Completed") => Status::Ended,
         _ if said.contains("Message Size Exceeds MaxBytes") => Status::TooLarge,
-        _ if said.contains("Consumer Deleted") => Status::Failed(gone()),
+        _ if said.contains("Consumer Deleted") => Status::Failed(connect::gone()),
         _ if said.contains("Consumer is push based") => Status::Failed(unusable("the consumer is not a pull consumer")),
         StatusCode::REQUEST_TERMINATED => {
             Status::Failed(not_applied(format!("the NATS server ends a request: {said}")))

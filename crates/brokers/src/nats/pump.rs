@@ -11,10 +11,14 @@ use hapax_core::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::driver::Driver;
+
 /// What the server sent, and when it arrived.
 pub(super) struct Arrived {
     pub(super) message: Message,
     pub(super) at: Duration,
+    /// How often the connection had been made by then.
+    pub(super) connects: u64,
 }
 
 /// The channel from the task, and what ends the task.
@@ -25,10 +29,11 @@ pub(super) struct Pump {
 }
 
 /// Starts the task, which also ends with its receiver. The requests of the puller bound what waits in the channel.
-pub(super) fn start(subscriber: Subscriber, runtime: &Arc<dyn Runtime>) -> Pump {
+pub(super) fn start(subscriber: Subscriber, driver: &Arc<Driver>, runtime: &Arc<dyn Runtime>) -> Pump {
     let (sender, arrived) = unbounded_channel();
     let stop = Arc::new(Notify::new());
-    runtime.spawn(Box::pin(run(subscriber, sender, Arc::clone(&stop), Arc::clone(runtime))));
+    let clock = (Arc::clone(driver), Arc::clone(runtime));
+    runtime.spawn(Box::pin(run(subscriber, sender, Arc::clone(&stop), clock)));
     Pump { arrived, stop }
 }
 
@@ -36,10 +41,13 @@ async fn run(
     mut subscriber: Subscriber,
     sender: UnboundedSender<Arrived>,
     stop: Arc<Notify>,
-    runtime: Arc<dyn Runtime>,
+    (driver, runtime): (Arc<Driver>, Arc<dyn Runtime>),
 ) {
     // Fails once nobody receives.
-    let forward = |message| sender.send(Arrived { message, at: runtime.boottime_now() }).is_ok();
+    let forward = |message| {
+        let arrived = Arrived { message, at: runtime.boottime_now(), connects: driver.connects() };
+        sender.send(arrived).is_ok()
+    };
     let mut is_there = true;
     while is_there {
         match select(subscriber.next(), pin!(told(&sender, &stop))).await {

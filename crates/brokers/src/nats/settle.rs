@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_nats::RequestErrorKind;
 use async_nats::jetstream::AckKind;
-use async_nats::jetstream::consumer::{Consumer, pull};
-use async_nats::{Client, RequestErrorKind};
+use async_nats::jetstream::consumer::{self, Consumer, pull};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use hapax_core::Result;
@@ -15,7 +15,10 @@ use hapax_core::broker::{Delivery, DeliveryId, Lane, Settle, Settlement};
 use hapax_core::runtime::{self, Runtime};
 use parking_lot::Mutex;
 
-use super::connect::Connected;
+use super::connect;
+use super::driver::Driver;
+use super::hold::Here;
+use super::message;
 use crate::url::{invalid, not_applied, unknown};
 
 /// How long the server may take to confirm.
@@ -23,8 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct NatsSettle {
-    client: Client,
-    consumer: Consumer<pull::Config>,
+    driver: Arc<Driver>,
+    info: consumer::Info,
+    here: Here,
     lane: Lane,
     lease: Duration,
     /// The numbers of deliveries that were handed out and are not settled.
@@ -34,9 +38,31 @@ pub(super) struct NatsSettle {
 }
 
 impl NatsSettle {
-    pub(super) fn new(connected: &Connected, lane: Lane, lease: Duration, runtime: Arc<dyn Runtime>) -> Self {
-        let (client, consumer) = (connected.client.clone(), connected.consumer.clone());
-        Self { client, consumer, lane, lease, open: Mutex::default(), is_closed: AtomicBool::new(false), runtime }
+    pub(super) fn new(driver: Arc<Driver>, info: consumer::Info, lane: Lane, runtime: Arc<dyn Runtime>) -> Self {
+        let lease = connect::lease(&info.config);
+        let (here, open, is_closed) = (Here::default(), Mutex::default(), AtomicBool::new(false));
+        Self { driver, info, here, lane, lease, open, is_closed, runtime }
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The messages that have arrived and are not settled.
+    pub(super) fn here(&self) -> &Here {
+        &self.here
+    }
+
+    /// Notes a delivery that has arrived.
+    pub(super) fn arrived(&self, delivery: &Delivery) {
+        self.here.lock().extend(message::sequence_of(&delivery.id.handle));
+    }
+
+    /// Notes that a delivery is not this worker's any more, or is about to be settled.
+    pub(super) fn leaves(&self, id: &DeliveryId) {
+        if let Some(sequence) = message::sequence_of(&id.handle) {
+            self.here.lock().remove(&sequence);
+        }
     }
 
     /// Notes deliveries that the worker gets now.
@@ -52,10 +78,11 @@ impl NatsSettle {
 
     /// Gives back deliveries that no worker got, in this order. `close` waits until the server has it.
     pub(super) async fn give_back(&self, waiting: impl IntoIterator<Item = Delivery>) {
+        let client = self.driver.client();
         for delivery in waiting {
             let subject = String::from_utf8_lossy(&delivery.id.handle).into_owned();
             // Without a connection they arrive again after their lease.
-            drop(self.client.publish(subject, AckKind::Nak(None).into()).await);
+            drop(client.publish(subject, AckKind::Nak(None).into()).await);
         }
     }
 
@@ -66,7 +93,8 @@ impl NatsSettle {
     /// Takes no settlement any more, and waits until the server has the last ones.
     pub(super) async fn close(&self) -> Result<()> {
         self.mark_closed();
-        let flushed = runtime::timeout(&*self.runtime, PATIENCE, self.client.flush()).await;
+        let client = self.driver.client();
+        let flushed = runtime::timeout(&*self.runtime, PATIENCE, client.flush()).await;
         match flushed {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) | None => Err(unknown("the NATS server does not confirm the end of the connection")),
@@ -95,6 +123,7 @@ impl NatsSettle {
         if !self.open.lock().remove(&number) {
             return Ok(());
         }
+        self.leaves(&id);
         let settled = self.send(id, kind).await;
         if settled.is_err() {
             self.open.lock().insert(number);
@@ -104,7 +133,8 @@ impl NatsSettle {
 
     async fn send(&self, id: DeliveryId, kind: AckKind) -> Result<()> {
         let subject = String::from_utf8_lossy(&id.handle).into_owned();
-        let request = self.client.request(subject, kind.into());
+        let client = self.driver.alive().await?;
+        let request = client.request(subject, kind.into());
         match runtime::timeout(&*self.runtime, PATIENCE, request).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
@@ -128,7 +158,9 @@ impl Settle for NatsSettle {
     }
 
     async fn lag(&self) -> Result<Option<u64>> {
-        let info = runtime::timeout(&*self.runtime, PATIENCE, self.consumer.get_info()).await;
+        let context = self.driver.context().await?;
+        let consumer: Consumer<pull::Config> = Consumer::new(pull::Config::default(), self.info.clone(), context);
+        let info = runtime::timeout(&*self.runtime, PATIENCE, consumer.get_info()).await;
         let info = info.ok_or_else(|| not_applied("JetStream does not reply in time"))?;
         let info = info.map_err(|error| not_applied("JetStream does not reply").caused_by(error))?;
         Ok(Some(info.num_pending + info.num_ack_pending as u64))

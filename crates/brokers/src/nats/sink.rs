@@ -28,8 +28,8 @@ use hapax_core::{Error, Result};
 
 pub use self::config::NatsSinkConfig;
 use self::streams::KnownStreams;
-use super::connect::{self, PATIENCE};
-use super::denials::Denials;
+use super::connect::PATIENCE;
+use super::driver::Driver;
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large};
 use crate::url::{not_applied, unknown};
 
@@ -59,9 +59,7 @@ const OPERATOR_PAUSE: Duration = Duration::from_secs(1);
 pub struct NatsSink {
     name: Arc<str>,
     config: NatsSinkConfig,
-    client: Client,
-    denials: Denials,
-    context: Context,
+    driver: Driver,
     streams: Arc<KnownStreams>,
     in_flight: InFlight,
     runtime: Arc<dyn Runtime>,
@@ -77,15 +75,28 @@ impl NatsSink {
     /// # Cancel safety
     /// Safe to drop.
     pub async fn open(config: NatsSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let (client, denials) = connect::connect_client(&config.url).await?;
-        let mut context = jetstream::new(client.clone());
-        context.set_timeout(config.timeout);
-        let streams = Arc::new(KnownStreams::default());
+        let driver = Driver::connect(&config.url).await?;
+        let (name, streams) = (config.name().into(), Arc::default());
+        let sink = Self { name, config, driver, streams, in_flight: InFlight::new(), runtime };
         // What is missing or denied, `check` reports.
-        let read = timeout(&*runtime, PATIENCE, streams.read(&context, &config.topic));
-        let _ = denials.watch(STREAMS, read).await;
-        let name = config.name().into();
-        Ok(Self { name, config, client, denials, context, streams, in_flight: InFlight::new(), runtime })
+        let _ = sink.read_streams().await;
+        Ok(sink)
+    }
+
+    /// The connection, with a driver that lives, and JetStream on it.
+    async fn context(&self) -> Result<(Client, Context)> {
+        let client = self.driver.alive().await?;
+        let mut context = jetstream::new(client.clone());
+        context.set_timeout(self.config.timeout);
+        Ok((client, context))
+    }
+
+    async fn read_streams(&self) -> Result<Vec<Finding>> {
+        let (_, context) = self.context().await?;
+        let read = timeout(&*self.runtime, PATIENCE, self.streams.read(&context, &self.config.topic));
+        let denied = |error| not_applied("JetStream does not list its streams").caused_by(error);
+        let streams = self.driver.denials().watch(STREAMS, read).await.map_err(denied)?;
+        streams.ok_or_else(|| not_applied("JetStream does not reply in time"))?
     }
 
     async fn send(&self, event: &OutgoingEvent) -> Published {
@@ -93,13 +104,17 @@ impl NatsSink {
             Ok(message) => message,
             Err(reason) => return Published::Refused(reason),
         };
+        let (client, context) = match self.context().await {
+            Ok(connected) => connected,
+            Err(error) => return not_published(error),
+        };
         // What is handed to the driver now is sent after it has connected again, which may be late.
-        if self.client.connection_state() != State::Connected {
+        if client.connection_state() != State::Connected {
             return not_published(not_applied("the NATS server cannot be reached"));
         }
         let message = PublishMessage::build().payload(event.payload.clone()).headers(headers);
         let sent = async {
-            match self.context.send_publish(subject.clone(), message).await {
+            match context.send_publish(subject.clone(), message).await {
                 Ok(confirmation) => confirmation.await,
                 Err(error) => Err(error),
             }
@@ -107,7 +122,7 @@ impl NatsSink {
         match timeout(&*self.runtime, self.config.timeout, sent).await {
             Some(Ok(confirmed)) => {
                 let caught = confirmed.duplicate;
-                self.meet(confirmed.stream);
+                self.meet(&context, confirmed.stream);
                 Published::Yes { caught }
             }
             Some(Err(error)) => failed(error, &subject),
@@ -118,11 +133,11 @@ impl NatsSink {
 
 impl NatsSink {
     /// Reads a stream that is new, meanwhile: the server does not answer a user who may not read it.
-    fn meet(&self, stream: String) {
+    fn meet(&self, context: &Context, stream: String) {
         if !self.streams.note(&stream) {
             return;
         }
-        let (streams, context, runtime) = (Arc::clone(&self.streams), self.context.clone(), Arc::clone(&self.runtime));
+        let (streams, context, runtime) = (Arc::clone(&self.streams), context.clone(), Arc::clone(&self.runtime));
         self.runtime.spawn(Box::pin(async move {
             let _ = timeout(&*runtime, PATIENCE, streams.meet(&context, stream)).await;
         }));
@@ -176,7 +191,7 @@ impl Sink for NatsSink {
     }
 
     fn max_len(&self) -> usize {
-        max_len(self.client.server_info().max_payload)
+        max_len(self.driver.client().server_info().max_payload)
     }
 
     fn window(&self) -> Option<Duration> {
@@ -184,20 +199,18 @@ impl Sink for NatsSink {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        if self.client.connection_state() != State::Connected {
+        let (client, _) = self.context().await?;
+        if client.connection_state() != State::Connected {
             return Err(not_applied("the NATS server cannot be reached"));
         }
-        let limit = self.client.server_info().max_payload;
+        let limit = client.server_info().max_payload;
         let small = limit_finding("the NATS server", limit, "set its max_payload to 1048576");
-        let read = timeout(&*self.runtime, PATIENCE, self.streams.read(&self.context, &self.config.topic));
-        let denied = |error| not_applied("JetStream does not list its streams").caused_by(error);
-        let streams = self.denials.watch(STREAMS, read).await.map_err(denied)?;
-        let streams = streams.ok_or_else(|| not_applied("JetStream does not reply in time"))??;
+        let streams = self.read_streams().await?;
         Ok(small.into_iter().chain(streams).collect())
     }
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
-        if let Some(refused) = too_large(event, self.client.server_info().max_payload) {
+        if let Some(refused) = too_large(event, self.driver.client().server_info().max_payload) {
             return refused;
         }
         match self.in_flight.enter().await {
@@ -209,8 +222,9 @@ impl Sink for NatsSink {
     async fn close(&self) {
         self.in_flight.close().await;
         // What was dropped may still be in the driver.
-        let _ = timeout(&*self.runtime, PATIENCE, self.client.flush()).await;
-        let _ = timeout(&*self.runtime, PATIENCE, self.client.drain()).await;
+        let client = self.driver.client();
+        let _ = timeout(&*self.runtime, PATIENCE, client.flush()).await;
+        let _ = timeout(&*self.runtime, PATIENCE, client.drain()).await;
     }
 }
 

@@ -1,23 +1,24 @@
-//! A message that the driver of NATS cannot read.
+//! Messages whose headers no client of NATS would write, sent without a driver.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hapax_core::broker::{Settlement, Source as _};
+use hapax_core::broker::{Event, Position, Settlement, Source as _};
 use hapax_testkit::servers::NatsServer;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::Fixture;
-use crate::common::{DEADLINE, room, some, text};
+use crate::common::{DEADLINE, room, settle, some, take, text, texts};
 
-/// Sends a message whose headers are not UTF-8, which the driver does not write.
-async fn send_unreadable(server: &NatsServer, subject: &str) {
+/// Sends a message with these bytes as its headers.
+async fn send_raw(server: &NatsServer, subject: &str, headers: &[u8], payload: &str) {
     let mut stream = BufReader::new(TcpStream::connect(server.address()).await.unwrap());
-    let mut text = br#"CONNECT {"verbose":false,"headers":true}"#.to_vec();
-    text.extend(format!("\r\nHPUB {subject} 25 25\r\n").bytes());
-    text.extend(b"NATS/1.0\r\nname: na\xefve\r\n\r\n\r\nPING\r\n");
-    stream.write_all(&text).await.unwrap();
+    let mut sent = br#"CONNECT {"verbose":false,"headers":true}"#.to_vec();
+    let (head, all) = (headers.len(), headers.len() + payload.len());
+    sent.extend(format!("\r\nHPUB {subject} {head} {all}\r\n").bytes());
+    sent.extend([headers, payload.as_bytes(), b"\r\nPING\r\n"].concat());
+    stream.write_all(&sent).await.unwrap();
     let mut line = String::new();
     while line != "PONG\r\n" {
         line.clear();
@@ -25,24 +26,102 @@ async fn send_unreadable(server: &NatsServer, subject: &str) {
     }
 }
 
-pub(crate) async fn the_neighbours_of_a_message_that_cannot_be_read_arrive() {
-    let fixture = Fixture::new("unreadable").await;
-    fixture.send("before").await;
-    send_unreadable(&NatsServer::shared().await.unwrap(), "unreadable.x").await;
-    for number in 0..5 {
-        fixture.send(number.to_string()).await;
-    }
-    let mut source = fixture.source("&ack-wait=1").await;
+/// Headers that the driver cannot read. At the first ones it panics, at the others it drops the connection.
+pub(crate) const BROKEN: [&[u8]; 12] = [
+    b"NATS/1.0\r\nname: a\rb\r\n\r\n",
+    b"NATS/1.0\r\nname: folded\r\n a\rb\r\n\r\n",
+    b"NATS/1.0\r\nname: na\xefve\r\n\r\n",
+    b"NATS/1.0\r\nna\xefme: value\r\n\r\n",
+    b"NATS/2.0\r\nname: value\r\n\r\n",
+    b"\r\n\r\n",
+    b"NATS/1.0 4\r\n\r\n",
+    b"NATS/1.0 abc\r\n\r\n",
+    b"NATS/1.0\r\nname\r\n\r\n",
+    b"NATS/1.0\r\nna me: value\r\n\r\n",
+    b"NATS/1.0\r\nna\x01me: value\r\n\r\n",
+    b"NATS/1.0\r\n folded: value\r\n\r\n",
+];
+
+/// Takes and acknowledges everything, until the server has nothing left. Returns the payloads that can be read, and
+/// those that cannot.
+async fn take_all(fixture: &Fixture, parameters: &str) -> [BTreeSet<String>; 2] {
+    let mut source = fixture.source(parameters).await;
     let (settler, begun) = (source.settler(), Instant::now());
-    let mut arrived = BTreeSet::new();
-    while arrived.len() < 6 {
-        // The request during which the connection is lost first stays open for ten seconds.
+    let mut arrived = [BTreeSet::new(), BTreeSet::new()];
+    while settler.lag().await.ok() != Some(Some(0)) {
         assert!(begun.elapsed() < DEADLINE, "{arrived:?}");
-        for delivery in some(&mut source, room(100)).await {
-            arrived.insert(text(&delivery));
+        let Ok(event) = tokio::time::timeout(Duration::from_secs(1), source.next(room(100))).await else { continue };
+        let Ok(Event::Deliveries(deliveries)) = event else { continue };
+        for delivery in deliveries {
+            arrived[usize::from(delivery.message.damage.is_some())].insert(text(&delivery));
             // A lost connection may take the acknowledgement with it. Then the message arrives again.
             drop(settler.settle(vec![(delivery.id, Settlement::Ack)]).await);
         }
     }
-    assert_eq!(arrived, ["0", "1", "2", "3", "4", "before"].map(str::to_owned).into());
+    arrived
+}
+
+pub(crate) async fn a_message_that_the_driver_cannot_read_arrives_as_damaged() {
+    let server = NatsServer::shared().await.unwrap();
+    for (name, parameters) in [("unreadable", "&ack-wait=2"), ("unreadable-ordered", "&ack-wait=2&order=header:Order")]
+    {
+        let fixture = Fixture::new(name).await;
+        let (mut readable, mut damaged) = (BTreeSet::new(), BTreeSet::new());
+        for (number, headers) in BROKEN.iter().enumerate() {
+            send_raw(&server, &format!("{name}.x"), headers, &format!("broken {number}")).await;
+            fixture.send(format!("sound {number}")).await;
+            readable.insert(format!("sound {number}"));
+            damaged.insert(format!("broken {number}"));
+        }
+        // Only a suspect: the driver can read it.
+        send_raw(&server, &format!("{name}.x"), b"NATS/1.0\r\nname: value\r\r\n\r\n", "suspect").await;
+        readable.insert("suspect".to_owned());
+        assert_eq!(take_all(&fixture, parameters).await, [readable, damaged], "{name}");
+    }
+}
+
+pub(crate) async fn an_unreadable_message_shows_its_place_and_its_bytes() {
+    let fixture = Fixture::new("shown").await;
+    let server = NatsServer::shared().await.unwrap();
+    fixture.send("before").await;
+    send_raw(&server, "shown.x", b"NATS/1.0\r\nname: a\rb\xef\r\n\r\n", "payload").await;
+    let mut source = fixture.source("").await;
+    let message = loop {
+        let found = some(&mut source, room(1)).await.remove(0).message;
+        if found.damage.is_some() {
+            break found;
+        }
+    };
+    assert_eq!(&message.payload[..], b"payload");
+    assert_eq!(message.coordinates.as_ref().unwrap().position, Position::Number(2));
+    assert!(message.coordinates.as_ref().unwrap().origin.starts_with("nats/shown/") && message.timestamp.is_some());
+    let shown: Vec<_> = message.headers.all("Hapax-Unreadable-Headers").collect();
+    assert_eq!(shown, [r"NATS/1.0\r\nname: a\rb\xef\r\n\r\n"]);
+}
+
+pub(crate) async fn a_stored_message_with_a_status_line_is_a_delivery() {
+    let fixture = Fixture::new("status").await;
+    let server = NatsServer::shared().await.unwrap();
+    let lines = [
+        "404 No Messages",
+        "503",
+        "408 Request Timeout",
+        "409 Consumer Deleted",
+        "409 Message Size Exceeds MaxBytes",
+        "409 Leadership Change",
+        "423 Nats-Wrong-Pin-Id",
+        "100 Idle Heartbeat",
+        "200 OK",
+    ];
+    for line in lines {
+        send_raw(&server, "status.x", format!("NATS/1.0 {line}\r\nname: value\r\n\r\n").as_bytes(), line).await;
+    }
+    let mut source = fixture.source("").await;
+    let arrived = take(&mut source, lines.len()).await;
+    assert_eq!(texts(&arrived), lines);
+    for delivery in arrived {
+        assert_eq!(delivery.message.headers.all("name").count(), 1, "{delivery:?}");
+        settle(&source.settler(), &delivery.id, Settlement::Ack).await;
+    }
+    assert_eq!(source.settler().lag().await.unwrap(), Some(0));
 }

@@ -111,6 +111,8 @@ pub enum DeadReason {
     Done,
     /// Its record cannot be read.
     RecordDamaged,
+    /// The message cannot be read: its [`damage`](Message::damage) tells why.
+    Unreadable,
 }
 
 impl DeadReason {
@@ -126,6 +128,7 @@ impl DeadReason {
         Self::NotDone,
         Self::Done,
         Self::RecordDamaged,
+        Self::Unreadable,
     ];
 
     /// The name that operators and metrics see.
@@ -141,6 +144,7 @@ impl DeadReason {
             Self::NotDone => "not-done",
             Self::Done => "done",
             Self::RecordDamaged => "record-damaged",
+            Self::Unreadable => "unreadable",
         }
     }
 

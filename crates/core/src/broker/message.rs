@@ -18,6 +18,8 @@ pub struct Message {
     pub coordinates: Option<Coordinates>,
     /// When the message got to the broker, by the broker's clock. A redelivery has the same time.
     pub timestamp: Option<Timestamp>,
+    /// Why the message cannot be read, if its bytes at the broker are damaged. It becomes a dead letter.
+    pub damage: Option<Arc<str>>,
 }
 
 /// Prints neither the payload nor the ordering key: both may be confidential.
@@ -29,6 +31,7 @@ impl fmt::Debug for Message {
             .field("has_ordering_key", &self.ordering_key.is_some())
             .field("coordinates", &self.coordinates)
             .field("timestamp", &self.timestamp)
+            .field("damage", &self.damage)
             .finish()
     }
 }

@@ -131,8 +131,11 @@ impl MessageIdentity {
     /// Identifies a message.
     ///
     /// # Errors
-    /// Why it cannot be identified: `KeyMissing`, `KeyMalformed` or `CallerUnknown`.
+    /// Why it cannot be identified: `Unreadable`, `KeyMissing`, `KeyMalformed` or `CallerUnknown`.
     pub fn identify(&self, message: &Message) -> Result<IdentifiedMessage, DeadReason> {
+        if message.damage.is_some() {
+            return Err(DeadReason::Unreadable);
+        }
         let payload = JsonPayload::new(&message.payload);
         let scope = self.scope(message, &payload)?;
         if self.trusts_operation

@@ -87,6 +87,7 @@ pub(super) struct SentDelivery {
     ordering_key: Option<Vec<u8>>,
     coordinates: Option<(String, u32, SentPosition)>,
     timestamp: Option<u64>,
+    damage: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -201,6 +202,7 @@ impl From<Delivery> for SentDelivery {
             ordering_key: message.ordering_key.as_ref().map(|key| key.to_vec()),
             coordinates,
             timestamp: message.timestamp.map(|at| at.0),
+            damage: message.damage.as_deref().map(str::to_owned),
             id: delivery.id.into(),
         }
     }
@@ -221,6 +223,7 @@ impl From<SentDelivery> for Delivery {
             ordering_key: sent.ordering_key.map(Bytes::from),
             coordinates,
             timestamp: sent.timestamp.map(Timestamp),
+            damage: sent.damage.map(Into::into),
         };
         Self { id: sent.id.into(), message: Arc::new(message), attempt: sent.attempt, leased_until: sent.leased_until }
     }

@@ -16,6 +16,7 @@ fn message(headers: &[(&str, &str)], payload: &str) -> Message {
         ordering_key: None,
         coordinates: Some(coordinates),
         timestamp: Some(Timestamp(1_800_000_000_000_000)),
+        damage: None,
     }
 }
 
@@ -26,6 +27,13 @@ fn identity(rules: &[&str]) -> MessageIdentity {
 
 fn key(rules: &[&str], message: &Message) -> Result<Vec<u8>, DeadReason> {
     identity(rules).identify(message).map(|found| found.key.as_bytes().to_vec())
+}
+
+#[test]
+fn a_message_that_cannot_be_read_has_no_key_whatever_its_headers_say() {
+    let readable = message(&[("Idempotency-Key", "order-7")], "{}");
+    let damaged = Message { damage: Some("its headers are not UTF-8".into()), ..readable };
+    assert_eq!(MessageIdentity::new("billing").unwrap().identify(&damaged), Err(DeadReason::Unreadable));
 }
 
 #[test]

@@ -193,6 +193,7 @@ impl SqliteSource {
                 position: Position::Number(leased.id.cast_unsigned()),
             }),
             timestamp: Some(leased.enqueued_at),
+            damage: None,
         };
         let id = DeliveryId { lane: self.shared.lane.clone(), number: self.delivered, handle: handle.into() };
         Ok(Delivery { id, message: Arc::new(message), attempt: Some(leased.attempts), leased_until: Some(until) })

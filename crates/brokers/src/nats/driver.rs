@@ -1,0 +1,99 @@
+//! The task of the driver behind a connection. The driver panics on some messages, and its task then ends for good.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use async_nats::Client;
+use async_nats::jetstream::{self, Context};
+use hapax_core::Result;
+use parking_lot::RwLock;
+use tokio::sync::{Mutex, watch};
+use tracing::error;
+
+use super::connect::{self, PATIENCE};
+use super::denials::Denials;
+use crate::url::BrokerUrl;
+
+/// A connection whose driver is replaced when it has died.
+pub(super) struct Driver {
+    url: BrokerUrl,
+    current: RwLock<Driving>,
+    replacing: Mutex<()>,
+}
+
+/// A driver that has connected.
+#[derive(Clone)]
+pub(super) struct Driving {
+    pub(super) client: Client,
+    pub(super) denials: Denials,
+    /// Its sender lives as long as the task of the driver.
+    pub(super) death: watch::Receiver<()>,
+    /// How often the drivers before it had connected.
+    pub(super) earlier: u64,
+}
+
+impl Driving {
+    fn is_dead(&self) -> bool {
+        self.death.has_changed().is_err()
+    }
+
+    fn connects(&self) -> u64 {
+        self.earlier + self.client.statistics().connects.load(Ordering::Relaxed)
+    }
+}
+
+impl Driver {
+    pub(super) async fn connect(url: &BrokerUrl) -> Result<Self> {
+        let current = RwLock::new(connect::start_driver(url).await?);
+        Ok(Self { url: url.clone(), current, replacing: Mutex::new(()) })
+    }
+
+    /// The connection. Its driver may be dead.
+    pub(super) fn client(&self) -> Client {
+        self.current.read().client.clone()
+    }
+
+    /// What the server denies.
+    pub(super) fn denials(&self) -> Denials {
+        self.current.read().denials.clone()
+    }
+
+    /// How often the connection has been made.
+    pub(super) fn connects(&self) -> u64 {
+        self.current.read().connects()
+    }
+
+    /// The connection, with a driver that is not known to be dead.
+    ///
+    /// # Errors
+    /// `NotApplied` if the driver is dead and no server can be reached.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub(super) async fn alive(&self) -> Result<Client> {
+        let is_dead = || self.current.read().is_dead();
+        if is_dead() {
+            let _one_at_a_time = self.replacing.lock().await;
+            if is_dead() {
+                error!("the driver of the connection to NATS has ended, perhaps by a panic; it is replaced");
+                let next = connect::start_driver(&self.url).await?;
+                let mut current = self.current.write();
+                *current = Driving { earlier: current.connects(), ..next };
+            }
+        }
+        Ok(self.client())
+    }
+
+    /// The API of JetStream on the connection.
+    pub(super) async fn context(&self) -> Result<Context> {
+        let mut context = jetstream::new(self.alive().await?);
+        context.set_timeout(PATIENCE);
+        Ok(context)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("connects", &self.connects()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! Keeps the order of messages over a cut. What the server had sent by then and has not arrived is sent again only
+//! after its lease; new messages wait for it.
+//!
+//! The server sends a message again before any new one. So a new message may run as soon as everything that the server
+//! counts as unfinished has arrived here, or when one is sent for a request that was made after the leases have ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{self, Consumer, pull};
+use hapax_core::Result;
+use hapax_core::runtime::Runtime;
+use parking_lot::Mutex;
+
+use super::connect;
+use super::losses::{SLACK, comes_again};
+use super::pull::EXPIRES;
+
+/// The sequences of the messages that have arrived here and for whose end the server was not told yet.
+pub(super) type Here = Arc<Mutex<BTreeSet<u64>>>;
+
+/// How often the server is asked whether something is still missing.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often the server is asked whether it has forgotten an earlier request.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// New messages that wait for earlier ones.
+pub(super) struct Hold {
+    /// Messages behind this sequence are new.
+    beyond: u64,
+    /// When the lease of everything that is missing has ended.
+    until: Duration,
+    /// Whether a new message waits.
+    has_new: bool,
+    /// Whether nothing is missing any more.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Hold {
+    /// None if nothing is missing.
+    pub(super) async fn begin(
+        consumer: &Consumer<pull::Config>,
+        here: &Here,
+        runtime: &Arc<dyn Runtime>,
+    ) -> Result<Option<Self>> {
+        // A request that the server still has, perhaps for a connection that it takes for alive, loses further ones.
+        let deadline = runtime.boottime_now() + EXPIRES + SLACK;
+        let (mut info, mut is_complete) = look(consumer, here).await?;
+        while info.num_waiting > 0 && runtime.boottime_now() < deadline {
+            runtime.sleep(ASK_EVERY).await;
+            (info, is_complete) = look(consumer, here).await?;
+        }
+        if is_complete {
+            return Ok(None);
+        }
+        let until = runtime.boottime_now() + comes_again(&info.config) + SLACK;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (ended, consumer, here, sleeping) =
+            (Arc::downgrade(&is_over), consumer.clone(), Arc::clone(here), Arc::clone(runtime));
+        runtime.spawn(Box::pin(async move {
+            while let Some(ended) = ended.upgrade() {
+                if look(&consumer, &here).await.is_ok_and(|(_, is_complete)| is_complete) {
+                    ended.store(true, Ordering::Release);
+                    return;
+                }
+                drop(ended);
+                sleeping.sleep(LOOK_EVERY).await;
+            }
+        }));
+        Ok(Some(Self { beyond: info.delivered.stream_sequence, until, has_new: false, is_over }))
+    }
+
+    /// Whether everything that was missing has arrived.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Whether to ask for messages.
+    pub(super) fn asks(&self, now: Duration) -> bool {
+        !self.has_new || now >= self.until
+    }
+
+    /// Whether an answer to a request of this time shows that nothing is missing any more.
+    pub(super) fn ends_with(&self, asked: Duration) -> bool {
+        asked >= self.until
+    }
+
+    /// Whether a message is new.
+    pub(super) fn is_new(&self, sequence: u64) -> bool {
+        sequence > self.beyond
+    }
+
+    pub(super) fn note_new(&mut self) {
+        self.has_new = true;
+    }
+}
+
+/// What the server counts, and whether every message that it counts as unfinished is here.
+async fn look(consumer: &Consumer<pull::Config>, here: &Here) -> Result<(consumer::Info, bool)> {
+    // What arrives or ends meanwhile may be in the count of the server or not.
+    let before = here.lock().clone();
+    let info = connect::info(consumer).await?;
+    let stayed = before.intersection(&here.lock()).count();
+    let is_complete = info.num_ack_pending <= stayed;
+    Ok((info, is_complete))
+}
