@@ -25,7 +25,6 @@ const ACK_WAIT: u32 = 5;
 pub(crate) fn backend() -> SourceBackend {
     const NO_LANES: &str = "all workers share one lane, which never moves";
     const NO_LONGEST: &str = "a delivery can be extended for ever";
-    const NO_ORDER: &str = "JetStream gives later messages to another worker while those of a crashed one are leased";
     const NO_OFFSETS: &str = "JetStream has no offset to refuse: it skips what the stream has deleted";
     SourceBackend::new("nats", |case| run_source_case(case, async || NatsSetup::new(case).await))
         .requiring("nats")
@@ -34,7 +33,6 @@ pub(crate) fn backend() -> SourceBackend {
             (SourceCapability::Rebalance, NO_LANES),
             (SourceCapability::Loss, NO_LANES),
             (SourceCapability::LongestLease, NO_LONGEST),
-            (SourceCapability::OrderAfterCrash, NO_ORDER),
             (SourceCapability::ExpiringOffsets, NO_OFFSETS),
         ])
 }

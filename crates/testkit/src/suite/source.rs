@@ -82,6 +82,7 @@ pub fn source_cases() -> Vec<SourceCase> {
             every_message_has_its_effect_once,
             nothing_is_acknowledged_before_its_end,
             poison_blocks_only_its_key,
+            order_holds_over_a_restart,
             order_holds_at_a_stop;
         stops:
             drain_finishes_what_runs,

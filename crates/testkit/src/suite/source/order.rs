@@ -52,6 +52,24 @@ pub(super) async fn poison_blocks_only_its_key(world: &SourceWorld) {
     assert_eq!(world.ledger.failed_operations(), 1, "an innocent neighbour was counted");
 }
 
+pub(super) async fn order_holds_over_a_restart(world: &SourceWorld) {
+    let later: Vec<String> = (2..40).map(|n| format!("k.{n}")).collect();
+    world.script("k.1", JobScript::Held);
+    world.publish(&["k.1"]).await;
+    let first = world.start_worker().await;
+    world.until("the first one of the key runs", || world.ledger.tries("k.1") == 1).await;
+    world.publish(&later).await;
+    world.publish(&["free"]).await;
+    world.until("the later ones have arrived", || world.ledger.effects() == ["free"]).await;
+    world.begin_to_stop(&first).await;
+    world.ledger.release("k.1");
+    world.until("the worker has ended", || first.end().is_some()).await;
+    let _second = world.start_worker().await;
+    world.until_finished().await;
+    assert_eq!(world.ledger.effects().len(), later.len() + 2);
+    assert_eq!(world.ledger.tries("k.1"), 1, "its end was settled");
+}
+
 pub(super) async fn order_holds_at_a_stop(world: &SourceWorld) {
     world.script("k.1", JobScript::Held);
     world.publish(&["k.1"]).await;
