@@ -74,6 +74,7 @@ async fn main() -> anyhow::Result<()> {
     let process = BareTransfers { database: database.clone(), client: Mutex::default() };
     let worker = Worker::builder(Box::new(source), Arc::new(process), Arc::new(dead));
     let worker = worker.identity(MessageIdentity::new("bank")?).build()?;
+    println!("consuming {topic}");
     worker.run(async { stop.recv().await.unwrap_or_default() }).await?;
     Ok(())
 }

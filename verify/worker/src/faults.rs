@@ -87,9 +87,11 @@ pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: 
         }
         WorkerFault::KillBroker => {
             let broker = &world.brokers[place as usize % world.brokers.len()];
+            world.members.excuse_starts();
             broker.kill();
             sleep(random.millis(1000)).await;
             broker.restart().await?;
+            world.topic.wait_until_served().await?;
         }
         WorkerFault::KillDatabase => {
             world.database.kill();

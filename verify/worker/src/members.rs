@@ -1,4 +1,4 @@
-use std::fs::OpenOptions;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,21 +8,48 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 use tokio::time::timeout;
 
-/// How the worker processes are started.
+/// What the programs print once they have reached the broker. From then on a worker rides out an outage.
+const BEGUN: &str = "consuming ";
+
+/// The worker processes, and how they are started.
 pub(crate) struct Members {
     program: PathBuf,
     topic: String,
     database: String,
-    log: PathBuf,
-    running: Vec<Child>,
-    /// Processes that ended by themselves, for instance at a start without a broker.
+    folder: PathBuf,
+    running: Vec<WorkerProcess>,
+    started: u32,
+    /// Processes that ended by themselves.
     pub(crate) ended: u32,
+    /// Processes that ended at their start, because a broker was away.
+    pub(crate) unavailable: u32,
+}
+
+/// A worker process.
+struct WorkerProcess {
+    child: Child,
+    log: PathBuf,
+    /// Whether a broker was away while it started.
+    had_no_broker: bool,
+}
+
+impl WorkerProcess {
+    /// Whether it has reached the broker.
+    fn has_begun(&self) -> bool {
+        fs::read_to_string(&self.log).is_ok_and(|log| log.lines().any(|line| line.starts_with(BEGUN)))
+    }
+
+    /// Whether it may end by itself.
+    fn is_excused(&self) -> bool {
+        self.had_no_broker && !self.has_begun()
+    }
 }
 
 impl Members {
     pub(crate) fn start(program: &str, topic: String, database: String, folder: &Path) -> Result<Self> {
-        let (program, log) = (built(program)?, folder.join("workers.log"));
-        let mut members = Self { program, topic, database, log, running: Vec::new(), ended: 0 };
+        let (program, folder) = (built(program)?, folder.to_owned());
+        let (running, started, ended, unavailable) = (Vec::new(), 0, 0, 0);
+        let mut members = Self { program, topic, database, folder, running, started, ended, unavailable };
         for _ in 0..4 {
             members.join()?;
         }
@@ -31,23 +58,34 @@ impl Members {
 
     /// Starts one more.
     pub(crate) fn join(&mut self) -> Result<()> {
-        let child = self.spawn()?;
-        self.running.push(child);
+        let member = self.spawn()?;
+        self.running.push(member);
         Ok(())
     }
 
-    fn spawn(&self) -> Result<Child> {
-        let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+    fn spawn(&mut self) -> Result<WorkerProcess> {
+        self.started += 1;
+        let log = self.folder.join(format!("worker-{}.log", self.started));
+        let output = File::create(&log)?;
         let mut command = dies_with_this_process(&self.program);
-        command.args([&self.topic, &self.database]).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
-        command.spawn().with_context(|| self.program.display().to_string())
+        command.args([&self.topic, &self.database]).stdout(output.try_clone()?).stderr(output).kill_on_drop(true);
+        let child = command.spawn().with_context(|| self.program.display().to_string())?;
+        Ok(WorkerProcess { child, log, had_no_broker: false })
+    }
+
+    /// Notes that a broker is away, or was until now. A worker that has not reached one yet may end.
+    pub(crate) fn excuse_starts(&mut self) {
+        self.running.iter_mut().for_each(|member| member.had_no_broker = true);
     }
 
     /// Starts those again that have ended.
     pub(crate) fn revive(&mut self) -> Result<()> {
         for place in 0..self.running.len() {
-            if self.running[place].try_wait()?.is_some() {
-                self.ended += 1;
+            if self.running[place].child.try_wait()?.is_some() {
+                match self.running[place].is_excused() {
+                    true => self.unavailable += 1,
+                    false => self.ended += 1,
+                }
                 self.running[place] = self.spawn()?;
             }
         }
@@ -57,20 +95,20 @@ impl Members {
     /// Kills one (SIGKILL), and starts another one.
     pub(crate) async fn kill(&mut self, place: u32) -> Result<()> {
         let place = place as usize % self.running.len();
-        self.running[place].kill().await?;
+        self.running[place].child.kill().await?;
         self.running[place] = self.spawn()?;
         Ok(())
     }
 
     /// Sends a signal to one.
     pub(crate) fn signal(&self, place: u32, signal: Signal) {
-        send(&self.running[place as usize % self.running.len()], signal);
+        send(&self.running[place as usize % self.running.len()].child, signal);
     }
 
     /// Sends a signal to all.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        for child in &self.running {
-            send(child, signal);
+        for member in &self.running {
+            send(&member.child, signal);
         }
     }
 
@@ -79,14 +117,11 @@ impl Members {
     /// # Errors
     /// If it does not end.
     pub(crate) async fn leave(&mut self) -> Result<bool> {
-        let mut child = self.running.pop().context("no worker runs")?;
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
-        }
-        send(&child, Signal::TERM);
-        let ended = timeout(Duration::from_secs(60), child.wait()).await;
-        ensure!(ended.is_ok(), "a worker does not end at SIGTERM; the log is {}", self.log.display());
-        Ok(ended??.success())
+        let mut member = self.running.pop().context("no worker runs")?;
+        send(&member.child, Signal::TERM);
+        let ended = timeout(Duration::from_secs(60), member.child.wait()).await;
+        ensure!(ended.is_ok(), "a worker does not end at SIGTERM; the log is {}", member.log.display());
+        Ok(ended??.success() || member.is_excused())
     }
 
     pub(crate) fn count(&self) -> usize {

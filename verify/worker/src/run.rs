@@ -42,6 +42,8 @@ pub struct WorkerTortureResult {
     pub offset_checks: u32,
     /// Workers that ended by themselves, and were started again.
     pub ended: u32,
+    /// Workers that ended at their start because a broker was away, and were started again.
+    pub unavailable: u32,
     /// Workers that did not end with 0 at SIGTERM.
     pub ended_badly: u32,
     /// Effects beyond the first of an operation.
@@ -58,7 +60,7 @@ pub(crate) struct WorkerWorld {
     pub(crate) brokers: Vec<KafkaServer>,
     pub(crate) database: PostgresServer,
     pub(crate) ended_badly: u32,
-    topic: TransferTopic,
+    pub(crate) topic: TransferTopic,
     offset_checks: u32,
     damages: Vec<String>,
 }
@@ -101,6 +103,7 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
         messages: world.topic.sent,
         offset_checks: world.offset_checks,
         ended: world.members.ended,
+        unavailable: world.members.unavailable,
         ended_badly: world.ended_badly,
         duplicates: audit.duplicates,
         damages: world.damages,
@@ -108,7 +111,7 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
     })
 }
 
-/// What is wrong with the ends of the workers. No fault may make one end by itself.
+/// What is wrong with the ends of the workers. No fault may make one end by itself that has reached the broker.
 fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
     let ends = [(by_themselves, "ended by themselves"), (badly, "did not end with 0 at SIGTERM")];
     ends.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} workers {how}"))
@@ -128,6 +131,7 @@ impl WorkerWorld {
         let hosts: Vec<String> = brokers.iter().map(|broker| broker.address().to_string()).collect();
         let hosts = hosts.join(",");
         let topic = TransferTopic::create(&hosts, brokers.len().min(3)).await?;
+        topic.wait_until_served().await?;
         let url = format!("kafka://{hosts}/transfers?group=bank&session-timeout={}", SESSION.as_secs());
         let program = if options.has_ledger { "example-worker-kafka" } else { "hapax-worker-torture-bare" };
         let members = Members::start(program, url, database.url(), folder)?;

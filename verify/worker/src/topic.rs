@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -9,6 +9,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
 
 use crate::order::WorkerOrder;
 
@@ -111,9 +113,19 @@ impl TransferTopic {
         (0..PARTITIONS).map(end).collect()
     }
 
+    /// Waits until the brokers serve the topic and its group.
+    pub(crate) async fn wait_until_served(&self) -> Result<()> {
+        let begun = Instant::now();
+        while let Err(error) = block_in_place(|| self.committed().and_then(|_| self.ends())) {
+            ensure!(begun.elapsed() < DEADLINE, "the brokers do not serve the topic: {error}");
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
     /// Reads the messages below these offsets. Returns the keys of all of them.
     pub(crate) fn read_until(&mut self, offsets: &[i64]) -> Result<Vec<&str>> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let is_read = |seen: &[BTreeMap<i64, String>]| {
             let mut parts = seen.iter().zip(offsets);
             parts.all(|(seen, end)| *end == 0 || seen.last_key_value().is_some_and(|(last, _)| last + 1 >= *end))
