@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use hapax_testkit::servers::{self, Trial};
 use hapax_torture::target::{
-    self, FoundMessageDamage, LapsePolicy, MessageDamage, MessageSource, TargetOptions, TargetResult,
+    self, FoundMessageDamage, LapsePolicy, MessageDamage, MessageSource, TargetFault, TargetOptions, TargetResult,
 };
 use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TorturedService, TransferDamage};
 use libtest_mimic::Failed;
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         servers::test("two_gateways_on_postgresql_alone_hold_what_may_have_run", "postgres", held_by_two),
         servers::test("the_audit_finds_second_effects_without_the_ledger", service, without_the_ledger),
         Trial::test("target::under_hold_no_message_has_a_second_effect_and_none_is_lost", || block_on(held())),
+        servers::test("target::under_hold_the_same_holds_for_messages_of_nats", "nats", held_on_nats),
         Trial::test("target::without_faults_each_message_is_sent_once", || block_on(calm())),
         Trial::test("target::under_retry_only_unknown_attempts_are_sent_again", || block_on(retried())),
     ])
@@ -131,6 +132,12 @@ async fn held() {
     assert!(result.unknown_attempts() > 0);
     assert!(result.letters_by_reason()["outcome-unknown"] > 0);
     assert_eq!(result.doubles(), 0);
+}
+
+async fn held_on_nats() {
+    let (result, damages) = run_target(TargetOptions { source: MessageSource::Nats, ..HOSTILE }).await;
+    assert_eq!(damages, []);
+    assert_eq!((result.doubles(), result.faults[&TargetFault::StartWithoutBroker]), (0, 1));
 }
 
 async fn retried() {

@@ -11,6 +11,9 @@ use crate::target::options::{TargetFault, TargetOptions};
 use crate::target::source::TargetQueue;
 use crate::target::world::{LEASE, TargetWorld};
 
+/// How long a worker that was started finds no broker.
+const AWAY: Duration = Duration::from_secs(2);
+
 /// A fault, and when it happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedTargetFault {
@@ -54,7 +57,9 @@ impl PlannedTargetFault {
         let outage = random.millis(300);
         let worker = &world.workers[random.of(0..2) as usize];
         let _turn = match self.fault {
-            TargetFault::KillWorker | TargetFault::PauseWorker => Some(worker.turn().await),
+            TargetFault::KillWorker | TargetFault::PauseWorker | TargetFault::StartWithoutBroker => {
+                Some(worker.turn().await)
+            }
             TargetFault::KillService => Some(world.service.turn().await),
             TargetFault::KillBroker => None,
         };
@@ -73,6 +78,16 @@ impl PlannedTargetFault {
                     let _turn = world.broker_turn.lock().await;
                     stream.server.kill();
                     sleep(outage).await;
+                    stream.server.restart().await?;
+                }
+            }
+            TargetFault::StartWithoutBroker => {
+                if let TargetQueue::Nats(stream) = &world.queue {
+                    let _turn = world.broker_turn.lock().await;
+                    stream.server.kill();
+                    windows.push(FaultWindow::at(now()));
+                    worker.kill_and_restart(outage).await?;
+                    sleep(AWAY + outage).await;
                     stream.server.restart().await?;
                 }
             }

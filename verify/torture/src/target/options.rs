@@ -11,11 +11,14 @@ pub enum TargetFault {
     KillService,
     /// `kill -9` of the broker. A queue in SQLite has none.
     KillBroker,
+    /// `kill -9` of the broker and of a worker, which is started before the broker is there again.
+    StartWithoutBroker,
 }
 
 impl TargetFault {
     /// All faults.
-    pub const ALL: [Self; 4] = [Self::KillWorker, Self::PauseWorker, Self::KillService, Self::KillBroker];
+    pub const ALL: [Self; 5] =
+        [Self::KillWorker, Self::PauseWorker, Self::KillService, Self::KillBroker, Self::StartWithoutBroker];
 
     /// What the report calls it.
     pub fn name(self) -> &'static str {
@@ -24,6 +27,7 @@ impl TargetFault {
             Self::PauseWorker => "worker stopped for longer than a lease",
             Self::KillService => "service killed",
             Self::KillBroker => "broker killed",
+            Self::StartWithoutBroker => "worker started while the broker was away",
         }
     }
 }
@@ -87,10 +91,10 @@ impl TargetOptions {
         let once_in = |messages: u32| (self.messages / messages).max(1);
         match (fault, self.source) {
             _ if self.is_calm => 0,
-            (TargetFault::KillBroker, MessageSource::Sqlite) => 0,
+            (TargetFault::KillBroker | TargetFault::StartWithoutBroker, MessageSource::Sqlite) => 0,
             (TargetFault::KillWorker | TargetFault::KillService, _) => once_in(100),
             (TargetFault::KillBroker, MessageSource::Nats) => once_in(200),
-            (TargetFault::PauseWorker, _) => once_in(400),
+            (TargetFault::PauseWorker | TargetFault::StartWithoutBroker, _) => once_in(400),
         }
     }
 }
