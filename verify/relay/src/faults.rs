@@ -30,13 +30,15 @@ pub enum RelayFault {
     CutFromDatabase,
     /// `kill -9` of the broker.
     KillBroker,
+    /// `kill -9` of the broker, and a relay that is started before it is there again.
+    StartWithoutBroker,
     /// `kill -9` of PostgreSQL and all of its processes.
     KillDatabase,
 }
 
 impl RelayFault {
     /// All faults.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::KillUnsent,
         Self::KillUnconfirmed,
         Self::Kill,
@@ -44,6 +46,7 @@ impl RelayFault {
         Self::CutFromBroker,
         Self::CutFromDatabase,
         Self::KillBroker,
+        Self::StartWithoutBroker,
         Self::KillDatabase,
     ];
 
@@ -57,6 +60,7 @@ impl RelayFault {
             Self::CutFromBroker => "relays cut off from the broker",
             Self::CutFromDatabase => "relays cut off from the database for longer than their leases",
             Self::KillBroker => "brokers killed",
+            Self::StartWithoutBroker => "relays started while the broker was away",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }
@@ -66,7 +70,7 @@ impl RelayFault {
         match self {
             Self::KillUnsent | Self::KillUnconfirmed | Self::Kill => (events / 3000).max(1),
             Self::Pause | Self::CutFromBroker | Self::CutFromDatabase => (events / 5000).max(1),
-            Self::KillBroker | Self::KillDatabase => (events / 10_000).max(1),
+            Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (events / 10_000).max(1),
         }
     }
 }
@@ -106,7 +110,17 @@ pub(crate) async fn happen(fault: RelayFault, world: &mut RelayWorld, random: &m
             cut(proxy, beyond_lease).await?;
         }
         RelayFault::CutFromDatabase => cut(&world.relays.get(place).to_database, beyond_lease).await?,
-        RelayFault::KillBroker => world.broker.kill_and_restart(random.millis(1000)).await?,
+        RelayFault::KillBroker => {
+            world.broker.kill();
+            sleep(random.millis(1000)).await;
+            world.broker.restart().await?;
+        }
+        RelayFault::StartWithoutBroker => {
+            world.broker.kill();
+            world.relays.kill(place).await?;
+            sleep(beyond_lease).await;
+            world.broker.restart().await?;
+        }
         RelayFault::KillDatabase => {
             world.database.kill();
             sleep(random.millis(1000)).await;

@@ -33,7 +33,7 @@ pub(crate) struct Relays {
     log: PathBuf,
     running: Vec<TorturedRelay>,
     mutant: Option<String>,
-    /// Processes that ended by themselves, for instance at a start without a server.
+    /// Processes that ended by themselves.
     pub(crate) ended: u32,
 }
 

@@ -95,10 +95,17 @@ pub async fn run(options: &RelayTortureOptions, folder: &Path) -> Result<RelayTo
     world.wait_until_published().await?;
     let ended_badly = world.relays.end().await?;
     let arrived = world.broker.read_all().await?;
-    let RelayAudit { damages, committed, repeated, duplicates } =
+    let RelayAudit { mut damages, committed, repeated, duplicates } =
         RelayAudit::run(options, &world.database, &arrived).await?;
     let (ended, took) = (world.relays.ended, begun.elapsed());
+    damages.extend(ends(ended, ended_badly));
     Ok(RelayTortureResult { faults, committed, repeated, ended, ended_badly, duplicates, damages, took })
+}
+
+/// What is wrong with the ends of the relays. No fault may make one end by itself, not even at its start.
+fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
+    let ends = [(by_themselves, "ended by themselves"), (badly, "did not end with 0 at SIGTERM")];
+    ends.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} relays {how}"))
 }
 
 impl RelayWorld {
@@ -119,5 +126,18 @@ impl RelayWorld {
             self.relays.revive()?;
             sleep(Duration::from_millis(100)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_ends_by_itself_or_badly_is_a_finding() {
+        let found = |by_themselves, badly| ends(by_themselves, badly).collect::<Vec<_>>();
+        assert!(found(0, 0).is_empty());
+        assert_eq!(found(2, 0), ["2 relays ended by themselves"]);
+        assert_eq!(found(0, 1), ["1 relays did not end with 0 at SIGTERM"]);
     }
 }
