@@ -1,6 +1,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use futures_util::future::try_join_all;
+use hapax_testkit::servers::KafkaServer;
 use hapax_torture::SplitMix;
 use rustix::process::Signal;
 use tokio::time::sleep;
@@ -24,13 +26,23 @@ pub enum WorkerFault {
     Leave,
     /// `kill -9` of a broker.
     KillBroker,
+    /// `kill -9` of all brokers, and a worker that is started before they are there again.
+    StartWithoutBroker,
     /// `kill -9` of PostgreSQL and all of its processes.
     KillDatabase,
 }
 
 impl WorkerFault {
     /// All faults.
-    pub const ALL: [Self; 6] = [Self::Kill, Self::Pause, Self::Join, Self::Leave, Self::KillBroker, Self::KillDatabase];
+    pub const ALL: [Self; 7] = [
+        Self::Kill,
+        Self::Pause,
+        Self::Join,
+        Self::Leave,
+        Self::KillBroker,
+        Self::StartWithoutBroker,
+        Self::KillDatabase,
+    ];
 
     /// What the report calls it.
     pub fn name(self) -> &'static str {
@@ -40,6 +52,7 @@ impl WorkerFault {
             Self::Join => "workers that joined",
             Self::Leave => "workers that left",
             Self::KillBroker => "brokers killed",
+            Self::StartWithoutBroker => "workers started while all brokers were away",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }
@@ -49,7 +62,7 @@ impl WorkerFault {
         match self {
             Self::Kill => (transfers / 1000).max(2),
             Self::Join | Self::Leave | Self::Pause => (transfers / 5000).max(1),
-            Self::KillBroker | Self::KillDatabase => (transfers / 10_000).max(1),
+            Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (transfers / 10_000).max(1),
         }
     }
 }
@@ -91,6 +104,17 @@ pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: 
             broker.kill();
             sleep(random.millis(1000)).await;
             broker.restart().await?;
+            world.topic.wait_until_served().await?;
+        }
+        WorkerFault::StartWithoutBroker => {
+            world.members.excuse_starts();
+            world.brokers.iter().for_each(KafkaServer::kill);
+            world.members.kill(place).await?;
+            world.members.excuse_starts();
+            // Half of them wait for longer than the driver does.
+            let patience = if random.percent(50) { Duration::from_secs(12) } else { Duration::ZERO };
+            sleep(patience + random.millis(2000)).await;
+            try_join_all(world.brokers.iter().map(KafkaServer::restart)).await?;
             world.topic.wait_until_served().await?;
         }
         WorkerFault::KillDatabase => {
