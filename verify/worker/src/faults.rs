@@ -5,6 +5,7 @@ use futures_util::future::try_join_all;
 use hapax_testkit::servers::KafkaServer;
 use hapax_torture::SplitMix;
 use rustix::process::Signal;
+use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::order::FAULTS;
@@ -28,19 +29,22 @@ pub enum WorkerFault {
     KillBroker,
     /// `kill -9` of all brokers, and a worker that is started before they are there again.
     StartWithoutBroker,
+    /// The topic is deleted and created again while the workers run.
+    RecreateTopic,
     /// `kill -9` of PostgreSQL and all of its processes.
     KillDatabase,
 }
 
 impl WorkerFault {
     /// All faults.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Pause,
         Self::Join,
         Self::Leave,
         Self::KillBroker,
         Self::StartWithoutBroker,
+        Self::RecreateTopic,
         Self::KillDatabase,
     ];
 
@@ -53,6 +57,7 @@ impl WorkerFault {
             Self::Leave => "workers that left",
             Self::KillBroker => "brokers killed",
             Self::StartWithoutBroker => "workers started while all brokers were away",
+            Self::RecreateTopic => "topics deleted and created again",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }
@@ -62,7 +67,9 @@ impl WorkerFault {
         match self {
             Self::Kill => (transfers / 1000).max(2),
             Self::Join | Self::Leave | Self::Pause => (transfers / 5000).max(1),
-            Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (transfers / 10_000).max(1),
+            Self::KillBroker | Self::StartWithoutBroker | Self::RecreateTopic | Self::KillDatabase => {
+                (transfers / 10_000).max(1)
+            }
         }
     }
 }
@@ -83,6 +90,7 @@ pub(crate) fn plan(options: &WorkerTortureOptions) -> Vec<WorkerFault> {
 /// Lets a fault happen. Returns when its servers run again.
 pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: &mut SplitMix) -> Result<()> {
     let place = random.of(0..1000);
+    world.members.expect_no_ends();
     match fault {
         WorkerFault::Kill => world.members.kill(place).await?,
         WorkerFault::Pause => {
@@ -115,6 +123,14 @@ pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: 
             let patience = if random.percent(50) { Duration::from_secs(12) } else { Duration::ZERO };
             sleep(patience + random.millis(2000)).await;
             try_join_all(world.brokers.iter().map(KafkaServer::restart)).await?;
+            world.topic.wait_until_served().await?;
+        }
+        WorkerFault::RecreateTopic => {
+            // What is deleted with the topic could have no effect.
+            block_in_place(|| world.topic.flush())?;
+            world.wait_until_processed().await?;
+            world.members.excuse_ends();
+            world.topic.recreate().await?;
             world.topic.wait_until_served().await?;
         }
         WorkerFault::KillDatabase => {

@@ -21,7 +21,7 @@ pub(crate) struct Members {
     started: u32,
     /// Processes that ended by themselves.
     pub(crate) ended: u32,
-    /// Processes that ended at their start, because a broker was away.
+    /// Processes that ended because a broker was away at their start, or because the topic was gone.
     pub(crate) unavailable: u32,
 }
 
@@ -31,6 +31,8 @@ struct WorkerProcess {
     log: PathBuf,
     /// Whether a broker was away while it started.
     had_no_broker: bool,
+    /// Whether the topic was gone while it ran.
+    had_no_topic: bool,
 }
 
 impl WorkerProcess {
@@ -41,7 +43,7 @@ impl WorkerProcess {
 
     /// Whether it may end by itself.
     fn is_excused(&self) -> bool {
-        self.had_no_broker && !self.has_begun()
+        self.had_no_topic || (self.had_no_broker && !self.has_begun())
     }
 }
 
@@ -70,12 +72,22 @@ impl Members {
         let mut command = dies_with_this_process(&self.program);
         command.args([&self.topic, &self.database]).stdout(output.try_clone()?).stderr(output).kill_on_drop(true);
         let child = command.spawn().with_context(|| self.program.display().to_string())?;
-        Ok(WorkerProcess { child, log, had_no_broker: false })
+        Ok(WorkerProcess { child, log, had_no_broker: false, had_no_topic: false })
     }
 
     /// Notes that a broker is away, or was until now. A worker that has not reached one yet may end.
     pub(crate) fn excuse_starts(&mut self) {
         self.running.iter_mut().for_each(|member| member.had_no_broker = true);
+    }
+
+    /// Notes that the topic is gone. A worker may end because of that.
+    pub(crate) fn excuse_ends(&mut self) {
+        self.running.iter_mut().for_each(|member| member.had_no_topic = true);
+    }
+
+    /// Notes that the topic has been there for a while.
+    pub(crate) fn expect_no_ends(&mut self) {
+        self.running.iter_mut().for_each(|member| member.had_no_topic = false);
     }
 
     /// Starts those again that have ended.

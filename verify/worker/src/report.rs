@@ -25,7 +25,7 @@ pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &Worker
         row(fault.name(), result.faults.get(&fault).copied().unwrap_or_default().to_string());
     }
     row("workers that ended by themselves", result.ended.to_string());
-    row("workers that ended at their start without a broker, and were started again", result.unavailable.to_string());
+    row("workers that ended without a broker at their start, or without the topic", result.unavailable.to_string());
     row("workers that did not end with 0 at SIGTERM", result.ended_badly.to_string());
     row("comparisons of the committed offsets with the finished work", result.offset_checks.to_string());
     row("**second effects**", result.duplicates.to_string());

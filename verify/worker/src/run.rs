@@ -42,7 +42,7 @@ pub struct WorkerTortureResult {
     pub offset_checks: u32,
     /// Workers that ended by themselves, and were started again.
     pub ended: u32,
-    /// Workers that ended at their start because a broker was away, and were started again.
+    /// Workers that ended because a broker was away at their start or the topic was gone, and were started again.
     pub unavailable: u32,
     /// Workers that did not end with 0 at SIGTERM.
     pub ended_badly: u32,
@@ -147,7 +147,14 @@ impl WorkerWorld {
         self.members.signal_all(Signal::CONT);
         let finished = finished?;
         // A broker that was just killed has no answer.
-        let Ok(committed) = committed else { return Ok(()) };
+        let Ok(mut committed) = committed else { return Ok(()) };
+        let Ok(ends) = block_in_place(|| self.topic.ends()) else { return Ok(()) };
+        for (partition, (committed, end)) in committed.iter_mut().zip(ends).enumerate() {
+            if *committed > end {
+                self.damages.push(format!("partition {partition} ends at {end}, and offset {committed} is committed"));
+                *committed = end;
+            }
+        }
         for key in block_in_place(|| self.topic.read_until(&committed))? {
             let number = key.strip_prefix("order-").and_then(|number| number.parse::<usize>().ok());
             if !number.is_some_and(|number| finished.contains(&orders[number].operation)) {
@@ -159,7 +166,7 @@ impl WorkerWorld {
     }
 
     /// Waits until the group has committed the end of each partition.
-    async fn wait_until_processed(&mut self) -> Result<()> {
+    pub(crate) async fn wait_until_processed(&mut self) -> Result<()> {
         let (mut last, mut changed) = (Vec::new(), Instant::now());
         loop {
             let read = block_in_place(|| Ok::<_, anyhow::Error>((self.topic.committed()?, self.topic.ends()?)));

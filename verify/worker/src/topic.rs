@@ -18,10 +18,21 @@ const TOPIC: &str = "transfers";
 const PARTITIONS: i32 = 8;
 const DEADLINE: Duration = Duration::from_secs(60);
 
+fn producer(config: &ClientConfig) -> Result<ThreadedProducer<DefaultProducerContext>> {
+    let mut config = config.clone();
+    // Without an end: a broker may be down for long.
+    config.set("acks", "all").set("enable.idempotence", "true").set("message.timeout.ms", "0");
+    Ok(config.create()?)
+}
+
 /// The topic, from the side of its producer and of an administrator.
 pub(crate) struct TransferTopic {
+    config: ClientConfig,
+    admin: AdminClient<DefaultClientContext>,
     producer: ThreadedProducer<DefaultProducerContext>,
     observer: BaseConsumer,
+    /// On how many brokers each partition is.
+    copies: i32,
     /// The keys of all messages of each partition that were read so far, by offset.
     pub(crate) seen: Vec<BTreeMap<i64, String>>,
     /// The copies to be sent once this transfer is sent.
@@ -34,23 +45,49 @@ impl TransferTopic {
     pub(crate) async fn create(hosts: &str, copies: usize) -> Result<Self> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", hosts);
-        let admin: AdminClient<DefaultClientContext> = config.create()?;
-        let new = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(i32::try_from(copies)?));
+        let observer = config.clone().set("group.id", "bank").set("enable.auto.commit", "false").create()?;
+        let (admin, producer, copies) = (config.create()?, producer(&config)?, i32::try_from(copies)?);
+        let (seen, due, next, sent) = (Vec::new(), BTreeMap::new(), 0, 0);
+        let mut topic = Self { config, admin, producer, observer, copies, seen, due, next, sent };
+        topic.create_empty().await?;
+        Ok(topic)
+    }
+
+    async fn create_empty(&mut self) -> Result<()> {
+        let new = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(self.copies));
         let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
-        for created in admin.create_topics([&new], &options).await? {
+        for created in self.admin.create_topics([&new], &options).await? {
             created.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
         }
-        let observer: BaseConsumer =
-            config.clone().set("group.id", "bank").set("enable.auto.commit", "false").create()?;
         let mut all = TopicPartitionList::new();
         for partition in 0..PARTITIONS {
             all.add_partition_offset(TOPIC, partition, Offset::Beginning)?;
         }
-        observer.assign(&all)?;
-        // Without an end: a broker may be down for long.
-        config.set("acks", "all").set("enable.idempotence", "true").set("message.timeout.ms", "0");
-        let seen = (0..PARTITIONS).map(|_| BTreeMap::new()).collect();
-        Ok(Self { producer: config.create()?, observer, seen, due: BTreeMap::new(), next: 0, sent: 0 })
+        self.observer.assign(&all)?;
+        self.seen = (0..PARTITIONS).map(|_| BTreeMap::new()).collect();
+        Ok(())
+    }
+
+    /// Deletes the topic, and creates it again. Nothing may be on the way.
+    pub(crate) async fn recreate(&mut self) -> Result<()> {
+        // The one of the old topic would go on with the numbers of its messages.
+        self.producer = producer(&self.config)?;
+        self.observer.unassign()?;
+        let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
+        for deleted in self.admin.delete_topics(&[TOPIC], &options).await? {
+            deleted.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
+        }
+        let begun = Instant::now();
+        while block_in_place(|| self.exists())? {
+            ensure!(begun.elapsed() < DEADLINE, "the topic is not deleted");
+            sleep(Duration::from_millis(50)).await;
+        }
+        self.create_empty().await
+    }
+
+    fn exists(&self) -> Result<bool> {
+        let metadata = self.observer.fetch_metadata(None, DEADLINE)?;
+        Ok(metadata.topics().iter().any(|topic| topic.name() == TOPIC))
     }
 
     /// Sends the transfers before this number, and the copies that are due.
