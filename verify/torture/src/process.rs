@@ -71,6 +71,20 @@ impl RestartableProcess {
         Ok(())
     }
 
+    /// Asks the process to end (SIGTERM), and starts it again once it has.
+    ///
+    /// # Errors
+    /// If it does not end well, or does not start again.
+    pub(crate) async fn stop_and_restart(&self) -> Result<()> {
+        let mut child = self.child.lock().await;
+        self.spec.start_if_unavailable(&mut child).await?;
+        let mut stopped = child.take().context("an earlier restart failed")?;
+        let status = end(&mut stopped).await?;
+        ensure!(status.success(), "{}", self.spec.ended(status));
+        *child = Some(self.spec.launch().await?);
+        Ok(())
+    }
+
     /// Stops the process for a time (SIGSTOP), and lets it go on.
     pub(crate) async fn pause(&self, length: Duration) -> Result<()> {
         let mut child = self.child.lock().await;
@@ -90,9 +104,7 @@ impl RestartableProcess {
     /// Asks the process to end (SIGTERM), and waits until it has.
     pub(crate) async fn terminate(&self) -> Result<ExitStatus> {
         let mut child = self.child.lock().await;
-        let child = child.as_mut().context("an earlier restart failed")?;
-        signal(child.id().context("it has ended by itself")?, Signal::TERM)?;
-        timeout(DEADLINE, child.wait()).await.context("it does not end")?.map_err(Into::into)
+        end(child.as_mut().context("an earlier restart failed")?).await
     }
 
     /// Fails if the process has ended by itself.
@@ -148,6 +160,12 @@ impl ProcessSpec {
     fn ended(&self, status: ExitStatus) -> String {
         format!("{} ended by itself, {status}; its log is {}", self.program.display(), self.log.display())
     }
+}
+
+/// Asks a process to end, and waits until it has.
+async fn end(child: &mut Child) -> Result<ExitStatus> {
+    signal(child.id().context("it has ended by itself")?, Signal::TERM)?;
+    timeout(DEADLINE, child.wait()).await.context("it does not end")?.map_err(Into::into)
 }
 
 fn signal(id: u32, signal: Signal) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `hapax worker` with a service behind HTTP, as real processes: two workers share a source and a store. Workers are
 //! killed and stopped for longer than a lease, the service is killed, hangs up after its effect and fails, and the
-//! broker restarts. Then an audit compares the journal of the service with the messages and the dead letters.
+//! broker restarts. Then an audit compares the journal of the service with the messages and the dead letters. One
+//! worker alone keeps the order of messages of NATS, while it is stopped in order and its connections break.
 //!
 //! ```text
 //! source (SQLite queue or NATS) ──► hapax worker (two) ──► service
@@ -55,6 +56,7 @@ pub struct TargetResult {
     pub sent: usize,
     /// How long it took.
     pub took: Duration,
+    source: MessageSource,
     journal: ServiceJournal,
 }
 
@@ -124,6 +126,7 @@ pub async fn run(options: TargetOptions, folder: &Path) -> Result<TargetResult> 
         faults: happened,
         sent: messages.len(),
         took: begun.elapsed(),
+        source: options.source,
         journal: ServiceJournal::read(&world.journal, &windows)?,
     })
 }

@@ -11,8 +11,8 @@ use hapax_torture::target::{
 };
 
 const USAGE: &str = "\
-usage: hapax-torture-target [--messages N] [--seed N] [--on-lapse hold|retry] [--source sqlite|nats] [--calm]
-                            [--report FILE --commit COMMIT]";
+usage: hapax-torture-target [--messages N] [--seed N] [--on-lapse hold|retry] [--source sqlite|nats|nats-in-order]
+                            [--calm] [--report FILE --commit COMMIT]";
 
 struct TargetArguments {
     options: TargetOptions,
@@ -55,11 +55,8 @@ impl TargetArguments {
                     }
                 }
                 "--source" => {
-                    options.source = match &**words.next()? {
-                        "sqlite" => MessageSource::Sqlite,
-                        "nats" => MessageSource::Nats,
-                        _ => return None,
-                    }
+                    let name = words.next()?;
+                    options.source = MessageSource::ALL.into_iter().find(|source| source.name() == name)?;
                 }
                 "--report" => report = Some(words.next()?.into()),
                 "--commit" => commit = words.next()?.clone(),

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         servers::test("the_audit_finds_second_effects_without_the_ledger", service, without_the_ledger),
         Trial::test("target::under_hold_no_message_has_a_second_effect_and_none_is_lost", || block_on(held())),
         servers::test("target::under_hold_the_same_holds_for_messages_of_nats", "nats", held_on_nats),
+        servers::test("target::one_worker_keeps_the_order_of_messages_of_nats", "nats", in_order),
         Trial::test("target::without_faults_each_message_is_sent_once", || block_on(calm())),
         Trial::test("target::under_retry_only_unknown_attempts_are_sent_again", || block_on(retried())),
     ])
@@ -138,6 +139,12 @@ async fn held_on_nats() {
     let (result, damages) = run_target(TargetOptions { source: MessageSource::Nats, ..HOSTILE }).await;
     assert_eq!(damages, []);
     assert_eq!((result.doubles(), result.faults[&TargetFault::StartWithoutBroker]), (0, 1));
+}
+
+async fn in_order() {
+    let (result, damages) = run_target(TargetOptions { source: MessageSource::NatsInOrder, ..HOSTILE }).await;
+    assert_eq!(damages, []);
+    assert_eq!((result.faults[&TargetFault::StopWorker], result.faults[&TargetFault::CutConnections]), (6, 6));
 }
 
 async fn retried() {

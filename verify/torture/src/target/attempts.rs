@@ -47,6 +47,8 @@ impl ServiceAttempt {
 #[derive(Debug)]
 pub(super) struct ServiceJournal {
     attempts: BTreeMap<String, Vec<ServiceAttempt>>,
+    /// The keys of all attempts, in the order in which they began.
+    began: Vec<String>,
     /// Whether a fault of a process happened: the worker may have begun attempts that the service never saw.
     has_faults: bool,
 }
@@ -59,6 +61,7 @@ impl ServiceJournal {
 
     pub(super) fn parse(text: &str, windows: &[FaultWindow]) -> Result<Self> {
         let mut attempts: BTreeMap<String, BTreeMap<(u64, String), ServiceAttempt>> = BTreeMap::new();
+        let mut began = Vec::new();
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let [at, step, key, number, token, status] = words[..] else { anyhow::bail!("a line is damaged: {line}") };
@@ -66,7 +69,10 @@ impl ServiceJournal {
             // Tokens grow, so they order the attempts of a key.
             let attempt = attempts.entry(key.to_owned()).or_default().entry((token, number.to_owned())).or_default();
             match step {
-                "began" => attempt.began = at,
+                "began" => {
+                    attempt.began = at;
+                    began.push(key.to_owned());
+                }
                 "effect" => attempt.has_effect = true,
                 "answering" => attempt.answer = Some((at, status.parse()?)),
                 _ => anyhow::bail!("a line is damaged: {line}"),
@@ -78,7 +84,11 @@ impl ServiceJournal {
             let ended = attempt.answer.map_or(u64::MAX, |(at, _)| at + RECORDED_WITHIN);
             attempt.is_touched = windows.iter().any(|window| window.from <= ended && attempt.began <= window.to);
         }
-        Ok(Self { attempts: journal, has_faults: !windows.is_empty() })
+        Ok(Self { attempts: journal, began, has_faults: !windows.is_empty() })
+    }
+
+    pub(super) fn began(&self) -> &[String] {
+        &self.began
     }
 
     pub(super) fn has_faults(&self) -> bool {

@@ -1,10 +1,12 @@
 //! The audit: what the service did and what the dead letters say, against what the policy promises.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::target::TargetResult;
 use crate::target::attempts::ServiceAttempt;
-use crate::target::options::LapsePolicy;
+use crate::target::options::{LapsePolicy, MessageSource};
+use crate::target::source::{account, number};
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +27,8 @@ pub enum MessageDamage {
     LetterWithoutCause,
     /// The service got a message that nobody sent.
     Unsent,
+    /// Of a source in order, the service got it after a later one of its account.
+    OutOfOrder,
 }
 
 /// A damage, and where it was found.
@@ -57,7 +61,22 @@ pub fn audit(result: &TargetResult, policy: LapsePolicy) -> Vec<FoundMessageDama
     }
     let unsent = result.journal.keys().filter(|key| !result.keys.contains(key));
     found.extend(unsent.map(|key| FoundMessageDamage { damage: MessageDamage::Unsent, place: key.clone() }));
+    if result.source == MessageSource::NatsInOrder {
+        let late = out_of_order(result.journal.began());
+        found.extend(late.map(|place| FoundMessageDamage { damage: MessageDamage::OutOfOrder, place }));
+    }
     found
+}
+
+/// The messages that came after a later one of their accounts.
+fn out_of_order(began: &[String]) -> impl Iterator<Item = String> {
+    let mut last = BTreeMap::new();
+    began.iter().filter_map(move |key| {
+        let number = number(key)?;
+        let last = last.entry(account(number)).or_insert(number);
+        let earlier = std::mem::replace(last, number.max(*last));
+        (number < earlier).then(|| format!("{key} came after order-{earlier}"))
+    })
 }
 
 fn damages(attempts: &[ServiceAttempt], letters: &[String], policy: LapsePolicy) -> Vec<MessageDamage> {
@@ -122,6 +141,14 @@ mod tests {
         ] {
             assert_eq!(damages(&attempts, letters, policy), expected, "{attempts:?}");
         }
+    }
+
+    #[test]
+    fn a_message_that_comes_after_a_later_one_of_its_account_is_found() {
+        let began = |numbers: &[usize]| numbers.iter().map(|number| format!("order-{number}")).collect::<Vec<_>>();
+        let found = |numbers: &[usize]| out_of_order(&began(numbers)).collect::<Vec<_>>();
+        assert_eq!(found(&[0, 3, 1, 2, 2, 5, 4]), ["order-1 came after order-3"]);
+        assert!(found(&[1, 0, 3, 3, 2, 5, 4]).is_empty());
     }
 
     #[test]

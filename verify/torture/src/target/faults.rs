@@ -55,13 +55,14 @@ impl PlannedTargetFault {
         let mut random = SplitMix::new(self.seed, 102, u64::try_from(self.at)?);
         sleep(random.millis(100)).await;
         let outage = random.millis(300);
-        let worker = &world.workers[random.of(0..2) as usize];
+        let worker = &world.workers[random.of(0..2) as usize % world.workers.len()];
         let _turn = match self.fault {
-            TargetFault::KillWorker | TargetFault::PauseWorker | TargetFault::StartWithoutBroker => {
-                Some(worker.turn().await)
-            }
+            TargetFault::KillWorker
+            | TargetFault::PauseWorker
+            | TargetFault::StartWithoutBroker
+            | TargetFault::StopWorker => Some(worker.turn().await),
             TargetFault::KillService => Some(world.service.turn().await),
-            TargetFault::KillBroker => None,
+            TargetFault::KillBroker | TargetFault::CutConnections => None,
         };
         let mut windows = vec![FaultWindow::at(now())];
         match self.fault {
@@ -79,6 +80,17 @@ impl PlannedTargetFault {
                     stream.server.kill();
                     sleep(outage).await;
                     stream.server.restart().await?;
+                }
+            }
+            TargetFault::StopWorker => {
+                // It finishes what it has begun.
+                windows.clear();
+                worker.stop_and_restart().await?;
+            }
+            TargetFault::CutConnections => {
+                windows.clear();
+                if let TargetQueue::Nats(stream) = &world.queue {
+                    stream.proxy.reset();
                 }
             }
             TargetFault::StartWithoutBroker => {

@@ -13,12 +13,23 @@ pub enum TargetFault {
     KillBroker,
     /// `kill -9` of the broker and of a worker, which is started before the broker is there again.
     StartWithoutBroker,
+    /// A worker that keeps the order is asked to end, and started again.
+    StopWorker,
+    /// All connections of a worker that keeps the order break.
+    CutConnections,
 }
 
 impl TargetFault {
     /// All faults.
-    pub const ALL: [Self; 5] =
-        [Self::KillWorker, Self::PauseWorker, Self::KillService, Self::KillBroker, Self::StartWithoutBroker];
+    pub const ALL: [Self; 7] = [
+        Self::KillWorker,
+        Self::PauseWorker,
+        Self::KillService,
+        Self::KillBroker,
+        Self::StartWithoutBroker,
+        Self::StopWorker,
+        Self::CutConnections,
+    ];
 
     /// What the report calls it.
     pub fn name(self) -> &'static str {
@@ -28,6 +39,8 @@ impl TargetFault {
             Self::KillService => "service killed",
             Self::KillBroker => "broker killed",
             Self::StartWithoutBroker => "worker started while the broker was away",
+            Self::StopWorker => "worker stopped in order, and started again",
+            Self::CutConnections => "connections to the broker cut",
         }
     }
 }
@@ -58,14 +71,20 @@ pub enum MessageSource {
     Sqlite,
     /// A stream of NATS JetStream.
     Nats,
+    /// The same for one worker, which keeps the order of each account.
+    NatsInOrder,
 }
 
 impl MessageSource {
+    /// All sources.
+    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Nats, Self::NatsInOrder];
+
     /// Its name in commands and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
             Self::Nats => "nats",
+            Self::NatsInOrder => "nats-in-order",
         }
     }
 }
@@ -91,9 +110,13 @@ impl TargetOptions {
         let once_in = |messages: u32| (self.messages / messages).max(1);
         match (fault, self.source) {
             _ if self.is_calm => 0,
+            (TargetFault::KillService, _) => once_in(100),
+            (TargetFault::KillBroker, MessageSource::Nats | MessageSource::NatsInOrder) => once_in(200),
+            // A worker keeps the order when it stops and when its connection breaks, and not when it dies.
+            (TargetFault::StopWorker | TargetFault::CutConnections, MessageSource::NatsInOrder) => once_in(50),
+            (TargetFault::StopWorker | TargetFault::CutConnections, _) | (_, MessageSource::NatsInOrder) => 0,
+            (TargetFault::KillWorker, _) => once_in(100),
             (TargetFault::KillBroker | TargetFault::StartWithoutBroker, MessageSource::Sqlite) => 0,
-            (TargetFault::KillWorker | TargetFault::KillService, _) => once_in(100),
-            (TargetFault::KillBroker, MessageSource::Nats) => once_in(200),
             (TargetFault::PauseWorker | TargetFault::StartWithoutBroker, _) => once_in(400),
         }
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use async_nats::jetstream::{self, consumer::PullConsumer};
 use hapax::broker::Message;
 use hapax::stores::SqliteQueue;
+use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::NatsServer;
 use rusqlite::Connection;
 use tokio::time::sleep;
@@ -17,6 +18,19 @@ use crate::target::options::TargetOptions;
 
 /// The name of queue, stream, consumer and namespace.
 pub(super) const NAME: &str = "orders";
+
+/// The number of accounts, which order messages. So few that messages of each wait in the worker.
+const ACCOUNTS: usize = 2;
+
+/// The account of a message, by its place among all messages. Copies have the same.
+pub(super) fn account(number: usize) -> usize {
+    number % ACCOUNTS
+}
+
+/// The place of a message among all messages.
+pub(super) fn number(key: &str) -> Option<usize> {
+    key.strip_prefix("order-")?.parse().ok()
+}
 
 /// How often a broker that restarts is asked.
 const TRIES: u32 = 600;
@@ -49,6 +63,9 @@ pub(super) enum TargetQueue {
 #[derive(Debug)]
 pub(super) struct NatsStream {
     pub(super) server: NatsServer,
+    /// Between the workers and the server.
+    pub(super) proxy: Proxy,
+    has_order: bool,
     context: jetstream::Context,
 }
 
@@ -58,8 +75,9 @@ impl TargetQueue {
         Ok(Self::Sqlite(file.into()))
     }
 
-    pub(super) async fn nats() -> Result<Self> {
+    pub(super) async fn nats(has_order: bool) -> Result<Self> {
         let server = NatsServer::start(&[]).await?;
+        let proxy = Proxy::start(server.address()).await?;
         let client = async_nats::connect(server.address().to_string()).await?;
         let context = jetstream::new(client);
         let config = jetstream::stream::Config {
@@ -76,14 +94,17 @@ impl TargetQueue {
             ..jetstream::consumer::pull::Config::default()
         };
         stream.create_consumer(config).await?;
-        Ok(Self::Nats(Box::new(NatsStream { server, context })))
+        Ok(Self::Nats(Box::new(NatsStream { server, proxy, has_order, context })))
     }
 
     /// The URL for `--source`.
     pub(super) fn url(&self) -> String {
         match self {
             Self::Sqlite(file) => format!("sqlite://{}?queue={NAME}", file.display()),
-            Self::Nats(stream) => format!("nats://{}/{NAME}?durable={NAME}", stream.server.address()),
+            Self::Nats(stream) => {
+                let order = if stream.has_order { "&order=header:Account" } else { "" };
+                format!("nats://{}/{NAME}?durable={NAME}{order}", stream.proxy.address())
+            }
         }
     }
 
@@ -143,6 +164,7 @@ impl NatsStream {
         for _ in 0..TRIES {
             let mut headers = async_nats::HeaderMap::new();
             headers.insert("Idempotency-Key", key);
+            headers.insert("Account", account(number(key).unwrap_or_default()).to_string());
             // A second try may be one more copy.
             let sent = self.context.publish_with_headers(format!("{NAME}.new"), headers, key.to_owned().into()).await;
             if let Ok(confirmed) = sent

@@ -24,7 +24,8 @@ pub(super) const LEASE: Duration = Duration::from_secs(4);
 pub(super) struct TargetWorld {
     pub(super) queue: TargetQueue,
     pub(super) service: RestartableProcess,
-    pub(super) workers: [RestartableProcess; 2],
+    /// Two, or one that keeps the order.
+    pub(super) workers: Vec<RestartableProcess>,
     /// What the service writes.
     pub(super) journal: PathBuf,
     /// The URL of records and dead letters.
@@ -37,17 +38,18 @@ impl TargetWorld {
     pub(super) async fn start(folder: &Path, options: &TargetOptions) -> Result<Self> {
         let queue = match options.source {
             MessageSource::Sqlite => TargetQueue::sqlite(&folder.join("queue.db"))?,
-            MessageSource::Nats => TargetQueue::nats().await?,
+            MessageSource::Nats => TargetQueue::nats(false).await?,
+            MessageSource::NatsInOrder => TargetQueue::nats(true).await?,
         };
         let journal = empty_file(&folder.join("service.journal"))?;
         let store = format!("sqlite://{}", folder.join("records.db").display());
         let service = RestartableProcess::start(service(folder, &journal, options)?).await?;
         let (target, policy) = (service.address(), options.policy);
         let specs = WorkerSpecs { folder, source: queue.url(), target, store: &store, policy };
-        let workers = [
-            RestartableProcess::start(specs.spec("worker-1")?).await?,
-            RestartableProcess::start(specs.spec("worker-2")?).await?,
-        ];
+        let mut workers = vec![RestartableProcess::start(specs.spec("worker-1")?).await?];
+        if options.source != MessageSource::NatsInOrder {
+            workers.push(RestartableProcess::start(specs.spec("worker-2")?).await?);
+        }
         Ok(Self { queue, service, workers, journal, store, broker_turn: Mutex::default() })
     }
 
