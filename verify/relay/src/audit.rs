@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use hapax_testkit::servers::PostgresServer;
 use hapax_torture::SplitMix;
 
-use crate::broker::EventCopy;
+use crate::broker::{EventCopy, StreamArrivals};
 use crate::run::RelayTortureOptions;
 use crate::sale::REDELIVERIES;
 
@@ -41,13 +41,14 @@ impl RelayAudit {
     pub(crate) async fn run(
         options: &RelayTortureOptions,
         database: &PostgresServer,
-        arrived: &[EventCopy],
+        arrivals: &StreamArrivals,
     ) -> Result<Self> {
         let mut audit = Self::default();
         let sales = committed(database).await?;
         audit.committed = sales.len();
-        audit.check_arrivals(&sales, arrived)?;
-        let effects = consume(options, database, arrived).await?;
+        audit.check_arrivals(&sales, &arrivals.copies)?;
+        audit.check_republications(arrivals);
+        let effects = consume(options, database, &arrivals.copies).await?;
         for number in sales.keys() {
             let count = effects.get(number).copied().unwrap_or_default();
             audit.duplicates += count.saturating_sub(1);
@@ -86,6 +87,19 @@ impl RelayAudit {
         let missing = sales.keys().filter(|number| !first.contains_key(number));
         self.damages.extend(missing.map(|number| format!("the event of sale {number} never arrived")));
         Ok(())
+    }
+
+    /// Everything that a purge removed arrives again.
+    fn check_republications(&mut self, arrivals: &StreamArrivals) {
+        for (purge, read) in arrivals.purged.iter().enumerate() {
+            let (before, after) = arrivals.copies.split_at(*read);
+            let after: BTreeSet<&str> = after.iter().map(|event| event.id.as_str()).collect();
+            let lost: BTreeSet<&str> = before.iter().map(|event| event.id.as_str()).collect();
+            let lost = lost.difference(&after).count();
+            if lost > 0 {
+                self.damages.push(format!("purge {purge} removed {lost} events that were not published again"));
+            }
+        }
     }
 
     /// Each committed sale has one row of the outbox, which is published, and no key is parked.

@@ -6,6 +6,7 @@ use hapax_torture::SplitMix;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
+use crate::broker::{LONG_WINDOW, SHORT_WINDOW};
 use crate::relays::{LEASE, RELAYS};
 use crate::run::{RelayTortureOptions, RelayWorld};
 use crate::sale::FAULTS;
@@ -32,13 +33,15 @@ pub enum RelayFault {
     KillBroker,
     /// `kill -9` of the broker, and a relay that is started before it is there again.
     StartWithoutBroker,
+    /// The broker loses everything that its consumer has read, and `hapax outbox republish` fills it again.
+    PurgeStream,
     /// `kill -9` of PostgreSQL and all of its processes.
     KillDatabase,
 }
 
 impl RelayFault {
     /// All faults.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::KillUnsent,
         Self::KillUnconfirmed,
         Self::Kill,
@@ -47,6 +50,7 @@ impl RelayFault {
         Self::CutFromDatabase,
         Self::KillBroker,
         Self::StartWithoutBroker,
+        Self::PurgeStream,
         Self::KillDatabase,
     ];
 
@@ -61,6 +65,7 @@ impl RelayFault {
             Self::CutFromDatabase => "relays cut off from the database for longer than their leases",
             Self::KillBroker => "brokers killed",
             Self::StartWithoutBroker => "relays started while the broker was away",
+            Self::PurgeStream => "streams purged, and their events published again",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }
@@ -71,6 +76,8 @@ impl RelayFault {
             Self::KillUnsent | Self::KillUnconfirmed | Self::Kill => (events / 3000).max(1),
             Self::Pause | Self::CutFromBroker | Self::CutFromDatabase => (events / 5000).max(1),
             Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (events / 10_000).max(1),
+            // Each one publishes everything again that was published before.
+            Self::PurgeStream => (events / 50_000).max(1),
         }
     }
 }
@@ -120,6 +127,16 @@ pub(crate) async fn happen(fault: RelayFault, world: &mut RelayWorld, random: &m
             world.relays.kill(place).await?;
             sleep(beyond_lease).await;
             world.broker.restart().await?;
+        }
+        RelayFault::PurgeStream => {
+            // As with the settings of production: the broker recognizes what it has lost.
+            world.broker.recognize_repetitions(LONG_WINDOW).await?;
+            sleep(beyond_lease).await;
+            world.catch_up().await?;
+            world.broker.purge_what_is_read().await?;
+            world.republish().await?;
+            world.catch_up().await?;
+            world.broker.recognize_repetitions(SHORT_WINDOW).await?;
         }
         RelayFault::KillDatabase => {
             world.database.kill();

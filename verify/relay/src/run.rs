@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hapax_testkit::servers::{PostgresServer, PostgresServerOptions};
-use hapax_torture::SplitMix;
+use hapax_torture::{SplitMix, built};
+use tokio::process::Command;
 use tokio::time::sleep;
 use tokio::try_join;
 
@@ -94,9 +95,9 @@ pub async fn run(options: &RelayTortureOptions, folder: &Path) -> Result<RelayTo
     }
     world.wait_until_published().await?;
     let ended_badly = world.relays.end().await?;
-    let arrived = world.broker.read_all().await?;
+    let arrivals = world.broker.into_arrivals().await?;
     let RelayAudit { mut damages, committed, repeated, duplicates } =
-        RelayAudit::run(options, &world.database, &arrived).await?;
+        RelayAudit::run(options, &world.database, &arrivals).await?;
     let (ended, took) = (world.relays.ended, begun.elapsed());
     damages.extend(ends(ended, ended_badly));
     Ok(RelayTortureResult { faults, committed, repeated, ended, ended_badly, duplicates, damages, took })
@@ -109,13 +110,33 @@ fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
 }
 
 impl RelayWorld {
+    /// Publishes everything again.
+    pub(crate) async fn republish(&mut self) -> Result<()> {
+        let mut republish = Command::new(built("hapax")?);
+        republish.args(["outbox", "republish", "--since", "1d", "--database", &self.database.url()]);
+        let output = republish.output().await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// Waits until no row is open of those that there are now. The writers go on.
+    pub(crate) async fn catch_up(&mut self) -> Result<()> {
+        let last = "select coalesce(max(id), 0) from hapax_outbox";
+        let last = self.database.client().await?.query_one(last, &[]).await?.get(0);
+        self.wait_until_published_up_to(last).await
+    }
+
     /// Waits until no row is open. A row that was set aside is found by the audit.
     async fn wait_until_published(&mut self) -> Result<()> {
+        self.wait_until_published_up_to(i64::MAX).await
+    }
+
+    async fn wait_until_published_up_to(&mut self, row: i64) -> Result<()> {
         let (mut last, mut changed) = (-1, Instant::now());
         let client = self.database.client().await?;
         loop {
-            let count = "select count(*) from hapax_outbox where state = 0";
-            let open: i64 = client.query_one(count, &[]).await?.get(0);
+            let count = "select count(*) from hapax_outbox where state = 0 and id <= $1";
+            let open: i64 = client.query_one(count, &[&row]).await?.get(0);
             if open == 0 {
                 return Ok(());
             }
