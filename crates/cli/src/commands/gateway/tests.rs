@@ -147,8 +147,18 @@ fn opened(store: &Arc<FailingStore>) -> OpenedStore {
     OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ }
 }
 
-async fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+/// A free address below the range from which outgoing connections take their ports: until the gateway listens there,
+/// any connection of any process could get it.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let start = usize::try_from(std::process::id()).unwrap() * 97;
+    loop {
+        let offset = (start + NEXT.fetch_add(1, Ordering::SeqCst)) % 8_000;
+        let port = u16::try_from(12_000 + offset).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return SocketAddr::from(([127, 0, 0, 1], port));
+        }
+    }
 }
 
 const OFTEN: CheckIntervals = CheckIntervals { retry: Duration::from_millis(5), check: Duration::from_millis(20) };
@@ -156,13 +166,17 @@ const OFTEN: CheckIntervals = CheckIntervals { retry: Duration::from_millis(5), 
 impl RunningGateway {
     /// Starts a gateway over this store, and an API for it. Returns once both listeners accept connections.
     async fn start(store: &Arc<FailingStore>, secret: Option<Identity>) -> Self {
-        let ((upstream, runs), public, admin) = (api().await, free_address().await, free_address().await);
+        let ((upstream, runs), public, admin) = (api().await, free_address(), free_address());
         let config = config(upstream, public, admin, secret);
         let opened = opened(store);
         let metrics = PrometheusBuilder::new().build_recorder().handle();
-        tokio::spawn(async move { serve(&config, opened, operations(metrics)).await });
+        let serving = tokio::spawn(async move { serve(&config, opened, operations(metrics)).await.map_err(drop) });
         let gateway = Self { public, admin, runs };
-        gateway.wait_for("it listens", async || is_listened_at(public).await && is_listened_at(admin).await).await;
+        let listens = async || {
+            assert!(!serving.is_finished(), "it has ended");
+            is_listened_at(public).await && is_listened_at(admin).await
+        };
+        gateway.wait_for("it listens", listens).await;
         gateway
     }
 
@@ -267,7 +281,7 @@ async fn an_unsafe_store_prevents_the_start() {
     let store = FailingStore::new(StoreState::Works);
     store.add_finding(Severity::Warn, "it forgets at a power failure");
     store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
-    let config = config(free_address().await, free_address().await, free_address().await, None);
+    let config = config(free_address(), free_address(), free_address(), None);
     let metrics = PrometheusBuilder::new().build_recorder().handle();
     let served = serve(&config, opened(&store), operations(metrics)).await;
     let refusal = format!("{:?}", served.expect_err("it must not start"));
