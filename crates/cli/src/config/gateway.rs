@@ -116,10 +116,11 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "trusted-proxy", "HAPAX_TRUSTED_PROXY")
         .value("CIDR")
         .list()
-        .help("Network of proxies that name their clients in X-Forwarded-For, for instance 10.0.0.0/8 (repeatable)")
+        .help("Network of proxies whose word about their clients counts, for instance 10.0.0.0/8 (repeatable)")
         .details(
-            "The rightmost address of the field that is not a trusted proxy then counts for --address-share, in \
-             place of the address of the connection.",
+            "The rightmost address of X-Forwarded-For that is not a trusted proxy then counts for --address-share, in \
+             place of the address of the connection. From all other clients, Forwarded, X-Real-IP and X-Forwarded-* \
+             are replaced; to X-Forwarded-For their address is appended.",
         ),
     SettingSpec::new(TABLE, "drain-delay", "HAPAX_DRAIN_DELAY")
         .value("DURATION")

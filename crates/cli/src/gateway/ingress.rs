@@ -54,14 +54,17 @@ pub(crate) struct IngressRules {
     pub(crate) metrics: Arc<ListenerMetrics>,
     /// Set when the time for open requests is over: those that are left are cut.
     is_cutting: AtomicBool,
+    /// Whether the log says that a field about another client was replaced.
+    has_replaced: AtomicBool,
 }
 
 impl IngressRules {
     pub(crate) fn new(routes: Routes, protected_fields: ProtectedFields, limits: Limits) -> Self {
         let (shares, metrics) = (Shares::new(&limits), ListenerMetrics::new());
         let protected_fields = Arc::new(protected_fields);
-        let (trusted, is_cutting) = (TrustedProxies::default(), AtomicBool::new(false));
-        Self { routes, protected_fields, tenant: None, limits, trusted, shares, metrics, is_cutting }
+        let (trusted, is_cutting, has_replaced) =
+            (TrustedProxies::default(), AtomicBool::new(false), AtomicBool::new(false));
+        Self { routes, protected_fields, tenant: None, limits, trusted, shares, metrics, is_cutting, has_replaced }
     }
 
     /// Notes that requests without a response are cut from now on.
@@ -71,6 +74,18 @@ impl IngressRules {
 
     pub(crate) fn is_cutting(&self) -> bool {
         self.is_cutting.load(Ordering::Relaxed)
+    }
+
+    /// Logs the first field that was replaced. Without the remedy, the API takes `https` for `http` behind a balancer.
+    fn report_replaced(&self, name: &HeaderName, client: IpAddr) {
+        if !self.has_replaced.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %name,
+                %client,
+                "a field that only a trusted proxy may set was replaced; if this client is your load balancer or \
+                 proxy, name its network with --trusted-proxy. Further fields are replaced without a line in the log"
+            );
+        }
     }
 }
 
@@ -176,9 +191,12 @@ impl<S> Ingress<S> {
 
     /// Applies the rules of every request, then asks the routes.
     fn route(&self, request: &mut Request<ClientBody>, entry: &mut AccessLogEntry) -> Routed<'_> {
-        if let Err(refusal) = admit(request, &self.rules.protected_fields, &self.peer) {
-            entry.set_refused();
-            return Routed::Refusal(refusal.response());
+        match admit(request, &self.rules.protected_fields, &self.peer) {
+            Ok(replaced) => replaced.iter().for_each(|name| self.rules.report_replaced(name, self.ip)),
+            Err(refusal) => {
+                entry.set_refused();
+                return Routed::Refusal(refusal.response());
+            }
         }
         let routed = self.rules.routes.route(request);
         if matches!(routed, Routed::Refusal(_)) {

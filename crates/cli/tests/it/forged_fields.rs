@@ -31,6 +31,7 @@ async fn a_name_that_imitates_another_one_by_an_underscore_is_refused_h46() {
             "X_Forwarded_For",
             "X-Forwarded_Proto",
             "X_forwarded-host",
+            "X_Real_IP",
             "Content_Length",
             "Content_Type",
             "Transfer_Encoding",
@@ -102,11 +103,54 @@ async fn trailers_of_a_request_obey_the_rules_of_its_head_h45() {
     put_with_trailers(
         &gateway,
         "x-checksum: 7\r\nhapax-token: 9\r\nhapax_token: 9\r\nx-account: eve\r\nx_account: eve\r\nx_trace: 1\r\n\
-         idempotency-key: k\r\nauthorization: eve\r\nx-forwarded-for: 10.0.0.1\r\nx-forwarded_for: 10.0.0.1\r\n\
+         idempotency-key: k\r\nauthorization: eve\r\nx-forwarded-for: 10.0.0.1\r\nforwarded: for=1\r\n\
+         x-real-ip: 1.2.3.4\r\nx-forwarded_for: 10.0.0.1\r\n\
          content-length: 9\r\nhost: b\r\nkeep-alive: 9\r\ncookie: a=b\r\ncontent-type: a/b\r\nexpect: 100-continue\r\n",
     )
     .await;
     let trailers: &HeaderMap = &api.seen()[0].trailers;
     let names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
     assert_eq!(names, ["x-checksum"]);
+}
+
+/// Many services trust the first value of these fields.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_about_another_client_are_replaced_unless_a_trusted_proxy_sends_them_h58() {
+    let api = Api::start().await;
+    let forged = [
+        ("forwarded", "for=1.2.3.4;proto=https;host=evil.example"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "evil.example"),
+        ("x-forwarded-port", "443"),
+        ("x-forwarded-prefix", "/admin"),
+        ("x-real-ip", "1.2.3.4"),
+    ];
+    for (network, is_trusted) in [(&[][..], false), (&["10.0.0.0/8"], false), (&["10.0.0.0/8", "127.0.0.1/32"], true)] {
+        let proxies = network.iter().flat_map(|network| ["--trusted-proxy", network]);
+        let flags: Vec<&str> = ["--tenant", "none"].into_iter().chain(proxies).collect();
+        let gateway = Gateway::start(api.address, "memory:", &flags).await;
+        for method in ["POST", "GET"] {
+            let before = api.count();
+            assert_eq!(send(&gateway, method, &format!("key-{method}"), &forged).await.status, 201);
+            let headers = &api.seen()[before].headers;
+            for (name, value) in forged {
+                let got: Vec<_> = headers.get_all(name).iter().map(|got| got.to_str().unwrap()).collect();
+                let own = match name {
+                    "x-forwarded-proto" => vec!["http".to_owned()],
+                    "x-forwarded-host" => vec![gateway.public.to_string()],
+                    _ => vec![],
+                };
+                if is_trusted {
+                    assert!(got.len() == 1 && got[0].starts_with(value), "{name}: {got:?}");
+                } else {
+                    assert_eq!(got, own, "{name}");
+                }
+            }
+            assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
+        }
+        gateway.terminate();
+        let (_, logs) = gateway.wait_for_exit();
+        let count = logs.matches("name its network with --trusted-proxy").count();
+        assert_eq!(count, usize::from(!is_trusted), "{logs}");
+    }
 }

@@ -4,11 +4,14 @@ use std::borrow::Cow;
 
 use hapax::http::headers::{HOP_BY_HOP, IDEMPOTENCY_KEY, RESERVED_PREFIX};
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST,
+    HeaderName,
 };
 
 /// Fields with such names are set by the gateway only.
 const FORWARDED_PREFIX: &str = "x-forwarded-";
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const REAL_IP: &str = "x-real-ip";
 
 /// How the gateway treats a field whose name has an underscore.
 ///
@@ -71,9 +74,16 @@ impl ProtectedFields {
 
     /// Whether a trailer must not have this name.
     pub(crate) fn is_never_trailer(&self, name: &HeaderName) -> bool {
-        let is_set_by_gateway = has_prefix(name.as_str(), FORWARDED_PREFIX);
+        let is_set_by_gateway = is_for_proxies(name) || name.as_str() == FORWARDED_FOR;
         self.contains(name.as_str()) || is_set_by_gateway || self.is_imitated_by(name) || self.is_dropped(name)
     }
+}
+
+/// Whether only a proxy in front may set the field: it says how a client reached the proxy. `X-Forwarded-For` is a list
+/// to which each proxy appends.
+pub(crate) fn is_for_proxies(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name == FORWARDED || name == REAL_IP || (name.starts_with(FORWARDED_PREFIX) && name != FORWARDED_FOR)
 }
 
 fn has_prefix(name: &str, prefix: &str) -> bool {
@@ -88,6 +98,7 @@ fn with_hyphens(name: &str) -> Cow<'_, str> {
 fn is_set_or_read_by_gateway(name: &str) -> bool {
     const READ: [HeaderName; 5] = [ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT];
     [RESERVED_PREFIX, FORWARDED_PREFIX].iter().any(|prefix| name.starts_with(prefix))
+        || name == REAL_IP
         || READ.iter().chain(&HOP_BY_HOP).any(|field| field == name)
 }
 
@@ -109,6 +120,7 @@ mod tests {
             "hapax_token",
             "hapax-a_b",
             "x_forwarded-for",
+            "x_real_ip",
             "content_length",
             "accept_encoding",
             "Content_Encoding",

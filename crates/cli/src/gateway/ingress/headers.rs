@@ -7,7 +7,7 @@ use http::header::{COOKIE, HOST, HeaderName};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::ingress::field_names::{ProtectedFields, is_for_proxies};
 use crate::gateway::ingress::refusal::Refusal;
 use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS};
 use crate::upstream::fields::{OtherCoding, is_chunked, named_by_connection, remove_unforwardable};
@@ -21,17 +21,24 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) struct Peer {
     ip: HeaderValue,
     scheme: HeaderValue,
+    /// Whether it is a proxy whose word about its clients counts.
+    is_trusted: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(ip: IpAddr, scheme: &'static str) -> Self {
+    pub(crate) fn new(ip: IpAddr, scheme: &'static str, is_trusted: bool) -> Self {
         let ip = HeaderValue::try_from(ip.to_string()).expect("an address is a valid field value");
-        Self { ip, scheme: HeaderValue::from_static(scheme) }
+        Self { ip, scheme: HeaderValue::from_static(scheme), is_trusted }
     }
 }
 
-/// Checks a request and rewrites its target and fields for the API.
-pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, peer: &Peer) -> Result<(), Refusal> {
+/// Checks a request and rewrites its target and fields for the API. Returns the first field about another client that
+/// was replaced, because this client is not a trusted proxy.
+pub(crate) fn admit<B>(
+    request: &mut Request<B>,
+    protected: &ProtectedFields,
+    peer: &Peer,
+) -> Result<Option<HeaderName>, Refusal> {
     if request.method() == Method::CONNECT {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported"));
     }
@@ -44,14 +51,19 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
     let host = host(request)?;
     *request.uri_mut() = origin_form(request)?;
     let headers = request.headers_mut();
-    remove_unforwardable(headers, |name| name.as_str().starts_with(RESERVED_PREFIX) || protected.is_dropped(name));
+    let is_replaced = |name: &HeaderName| !peer.is_trusted && is_for_proxies(name);
+    let replaced = headers.keys().find(|name| is_replaced(name)).cloned();
+    remove_unforwardable(headers, |name| {
+        name.as_str().starts_with(RESERVED_PREFIX) || protected.is_dropped(name) || is_replaced(name)
+    });
+    // A list, whose last address is from here, whoever sent the others.
     append(headers, FORWARDED_FOR, &peer.ip);
     append(headers, FORWARDED_PROTO, &peer.scheme);
     if let Some(host) = host {
         append(headers, FORWARDED_HOST, &host);
         headers.insert(HOST, host);
     }
-    Ok(())
+    Ok(replaced)
 }
 
 /// Joins the pieces of a cookie, which HTTP/2 may send as one field each (RFC 9113, 8.2.3).
@@ -153,6 +165,8 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
 
 #[cfg(test)]
 mod tests {
+    use http::header::FORWARDED;
+
     use super::*;
 
     fn request(target: &str, fields: &[(&str, &str)]) -> Request<()> {
@@ -163,10 +177,14 @@ mod tests {
         request.body(()).unwrap()
     }
 
-    fn admitted(mut request: Request<()>) -> Result<Request<()>, Refusal> {
-        let tenant = HeaderName::from_static("x-account");
-        admit(&mut request, &ProtectedFields::with(Some(tenant.clone())), &Peer::new([127, 0, 0, 1].into(), "http"))?;
-        Ok(request)
+    fn admitted(request: Request<()>) -> Result<Request<()>, Refusal> {
+        admitted_from(request, false).map(|(request, _)| request)
+    }
+
+    fn admitted_from(mut request: Request<()>, is_trusted: bool) -> Result<(Request<()>, Option<HeaderName>), Refusal> {
+        let protected = ProtectedFields::with(Some(HeaderName::from_static("x-account")));
+        let replaced = admit(&mut request, &protected, &Peer::new([127, 0, 0, 1].into(), "http", is_trusted))?;
+        Ok((request, replaced))
     }
 
     #[test]
@@ -205,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_fields_are_appended_and_cannot_be_removed() {
+    fn forwarded_fields_are_set_here_and_cannot_be_removed() {
         let fields = [
             ("host", "shop.example"),
             ("x-forwarded-for", "10.0.0.1"),
@@ -213,13 +231,42 @@ mod tests {
             ("connection", "X-Forwarded-Proto"),
             ("x-forwarded-proto", "https"),
         ];
-        let admitted = admitted(request("/", &fields)).unwrap();
-        let field = |name| admitted.headers()[name].to_str().unwrap();
-        assert_eq!(field(FORWARDED_FOR), "10.0.0.1, 10.0.0.2, 127.0.0.1");
-        assert_eq!(
-            (field(FORWARDED_PROTO), field(FORWARDED_HOST), field(HOST)),
-            ("http", "shop.example", "shop.example")
-        );
+        for is_trusted in [false, true] {
+            let (admitted, replaced) = admitted_from(request("/", &fields), is_trusted).unwrap();
+            let field = |name| admitted.headers()[name].to_str().unwrap();
+            assert_eq!(field(FORWARDED_FOR), "10.0.0.1, 10.0.0.2, 127.0.0.1");
+            assert_eq!(
+                (field(FORWARDED_PROTO), field(FORWARDED_HOST), field(HOST)),
+                ("http", "shop.example", "shop.example")
+            );
+            assert_eq!(replaced.is_some(), !is_trusted);
+        }
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_is_believed_about_its_clients_h58() {
+        let fields = [
+            ("host", "shop.example"),
+            ("forwarded", "for=1.2.3.4;proto=https"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-prefix", "/admin"),
+            ("x-real-ip", "1.2.3.4"),
+        ];
+        let (admitted, replaced) = admitted_from(request("/", &fields), false).unwrap();
+        let mut names: Vec<_> = admitted.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"]);
+        assert_eq!((&admitted.headers()[FORWARDED_PROTO], replaced), (&"http".parse().unwrap(), Some(FORWARDED)));
+        let (admitted, replaced) = admitted_from(request("/", &fields), true).unwrap();
+        for (name, value) in fields {
+            let got = admitted.headers()[name].to_str().unwrap();
+            assert!(got.starts_with(value), "{name}: {got}");
+        }
+        assert_eq!((&admitted.headers()[FORWARDED_PROTO], replaced), (&"https, http".parse().unwrap(), None));
+        let plain = [("host", "shop.example"), ("x-forwarded-for", "10.0.0.1"), ("x-forwarded", "1")];
+        assert_eq!(admitted_from(request("/", &plain), false).unwrap().1, None);
     }
 
     #[test]

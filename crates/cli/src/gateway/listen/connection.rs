@@ -145,7 +145,8 @@ where
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity, window: Option<SharedWindow>) -> Ingress<S> {
         let Self { service: inner, queue, settings, ip, account, close_delimited } = self;
-        let (rules, peer) = (settings.rules, Peer::new(ip, scheme));
+        let rules = settings.rules;
+        let peer = Peer::new(ip, scheme, rules.trusted.contains(ip));
         Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, inner }
     }
 }
