@@ -9,7 +9,7 @@ use crate::harness::{Api, Gateway, sqlite, until};
 use crate::lifecycle::{kill_during_request, lock_database};
 use crate::raw_http::RawConnection;
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     names::CALLS,
     names::CAUGHT,
     names::BEGIN_SECONDS,
@@ -25,6 +25,7 @@ const NAMES: [&str; 19] = [
     names::UNPROTECTED,
     names::SPILL_DEPTH,
     names::SPILL_OLDEST_SECONDS,
+    names::JOURNAL_FOREIGN,
     names::DAMAGED,
     names::UNRECORDED,
     names::HEARTBEAT_LATE_SECONDS,
