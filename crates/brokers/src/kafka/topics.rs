@@ -106,10 +106,11 @@ unsafe fn read(
 ) -> Result<Option<(String, Option<TopicId>)>, RDKafkaErrorCode> {
     // SAFETY: the caller keeps the description alive, and all of these are parts of it.
     unsafe {
-        match rd_kafka_error_code(rd_kafka_TopicDescription_error(topic)) {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART => return Ok(None),
-            error => checked(error)?,
+        let error = rd_kafka_error_code(rd_kafka_TopicDescription_error(topic));
+        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART {
+            return Ok(None);
         }
+        checked(error)?;
         let name = CStr::from_ptr(rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned();
         let id = rd_kafka_TopicDescription_topic_id(topic);
         if id.is_null() {
@@ -122,10 +123,7 @@ unsafe fn read(
 }
 
 fn checked(error: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
-    match error {
-        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
-        error => Err(error.into()),
-    }
+    if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
 }
 
 #[cfg(test)]

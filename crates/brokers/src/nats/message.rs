@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, Subject};
 use async_nats::jetstream::consumer;
 use bytes::Bytes;
 use hapax_core::Timestamp;
@@ -85,7 +85,7 @@ impl Reader {
     /// None, and a line in the log, if it is no message of JetStream.
     pub(super) fn read(&mut self, arrived: &Arrived) -> Option<Delivery> {
         let message = &arrived.message;
-        let reply = message.reply.as_ref().map(|reply| reply.as_str()).unwrap_or_default();
+        let reply = message.reply.as_ref().map(Subject::as_str).unwrap_or_default();
         let Some(read) = Acknowledged::read(reply) else {
             error!(lane = ?self.lane, "a message has no coordinates of JetStream; it is left alone");
             return None;

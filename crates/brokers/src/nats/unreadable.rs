@@ -146,7 +146,7 @@ fn damage(subject: &str, headers: Option<&[u8]>) -> Option<&'static str> {
     if subject.contains(char::REPLACEMENT_CHARACTER) {
         return Some("the subject is not UTF-8");
     }
-    let Some(headers) = headers.filter(|headers| !headers.is_empty()) else { return None };
+    let headers = headers.filter(|headers| !headers.is_empty())?;
     // The driver separates the subject from what follows by blanks of Unicode, if there are headers.
     if subject.contains(char::is_whitespace) {
         return Some("the subject has a blank");

@@ -117,7 +117,7 @@ pub enum DeadReason {
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::CallerUnknown,

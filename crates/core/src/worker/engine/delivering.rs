@@ -68,11 +68,11 @@ impl Engine {
         }
         self.order.remove(number);
         self.burials.forget(number);
-        if let (Some(parking), Some(key)) = (&mut self.parking, order_key(&held.delivery)) {
-            if !self.order.has(&key) {
-                parking.forget(&key);
-                self.order.open(&key);
-            }
+        if let (Some(parking), Some(key)) = (&mut self.parking, order_key(&held.delivery))
+            && !self.order.has(&key)
+        {
+            parking.forget(&key);
+            self.order.open(&key);
         }
         Some(held)
     }
