@@ -56,6 +56,19 @@ async fn a_producer_that_ended_for_good_is_replaced() {
     deliver(&sink).await;
 }
 
+/// The brokers recognize what the driver sends again by the id of the producer. Without one nothing may leave.
+#[tokio::test]
+async fn no_event_leaves_before_the_brokers_have_given_the_producer_an_id() {
+    let brokers = brokers();
+    let busy = RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS;
+    brokers.request_errors(RDKafkaApiKey::InitProducerId, &[busy; 1000]);
+    let sink = sink(&brokers, 1).await;
+    let published = sink.publish(&event(1)).await;
+    assert!(!matches!(published, Published::Yes { .. }), "{published:?}");
+    brokers.clear_request_errors(RDKafkaApiKey::InitProducerId);
+    deliver(&sink).await;
+}
+
 #[tokio::test]
 async fn a_denied_topic_is_not_refused() {
     let brokers = brokers();
