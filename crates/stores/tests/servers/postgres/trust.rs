@@ -1,7 +1,6 @@
 //! Other roles of the database: what they own, have added or could create.
 
 use hapax_core::ErrorKind::Unusable;
-use hapax_core::Store;
 use hapax_core::broker::DeadLetterStore;
 use hapax_core::outbox::Outbox;
 use hapax_core::store::{Finding, Inspect, Severity};
