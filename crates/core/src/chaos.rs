@@ -83,6 +83,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("event_without_namespace", "two ledgers that handle one operation emit events under the same ids"),
     ("postgres_handler_outside", "in PostgreSQL, what a handler wrote stays when its transaction is rolled back"),
     ("postgres_any_violation_is_ours", "in PostgreSQL, each unique violation of a handler counts as a twin's claim"),
+    ("postgres_read_only_is_a_failure", "in PostgreSQL, a server that takes no writes counts as the handler's failure"),
     ("postgres_finish_unchecked", "in PostgreSQL, a finish counts as done although its claim is gone"),
     ("acknowledge_busy", "a copy is acknowledged while the first one still runs: 409 counts as processed"),
     ("commit_beyond_watermark", "the highest finished offset is committed, though earlier messages still run"),

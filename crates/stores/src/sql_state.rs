@@ -12,8 +12,9 @@ pub(crate) fn fault_kind(code: &str, routine: Option<&str>) -> FaultKind {
         // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
         OUT_OF_MEMORY => FaultKind::TooLarge,
         code if MISSING.contains(&code) || is_right_missing(code, routine) => FaultKind::Unusable,
+        READ_ONLY if chaos::on("postgres_read_only_is_a_failure") => FaultKind::Failed,
         // 58 is an error of the system, for instance a disk that cannot be read.
-        code if ["08", "53", "57P", "58", "25006"].iter().any(|class| code.starts_with(class)) => {
+        code if ["08", "53", "57P", "58", READ_ONLY].iter().any(|class| code.starts_with(class)) => {
             FaultKind::Unavailable
         }
         _ => FaultKind::Failed,
@@ -26,6 +27,9 @@ const CONFLICTS: [&str; 3] = ["40001", "40P01", "55P03"];
 const UNIQUE_VIOLATION: &str = "23505";
 
 const OUT_OF_MEMORY: &str = "53200";
+
+/// The server takes no writes.
+const READ_ONLY: &str = "25006";
 
 /// A table, a column, a schema.
 const MISSING: [&str; 3] = ["42P01", "42703", "3F000"];

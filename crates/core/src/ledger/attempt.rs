@@ -87,6 +87,17 @@ impl<A> Attempted<A> {
         matches!(&self.outcome, AttemptOutcome::Fault(fault) if fault.kind == FaultKind::CommitUnknown)
     }
 
+    /// Whether the database was not available: the next attempt needs another connection, which may lead to another
+    /// server.
+    pub fn is_unavailable(&self) -> bool {
+        let kind = match &self.outcome {
+            AttemptOutcome::Fault(fault) => Some(fault.kind),
+            AttemptOutcome::Failed(_, kind) => *kind,
+            AttemptOutcome::NothingFresh | AttemptOutcome::Held | AttemptOutcome::Ready(..) => None,
+        };
+        kind == Some(FaultKind::Unavailable)
+    }
+
     /// Whether the transaction is to be committed. Otherwise it is rolled back.
     pub fn is_ready(&self) -> bool {
         matches!(self.outcome, AttemptOutcome::Ready(..))

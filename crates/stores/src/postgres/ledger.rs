@@ -256,7 +256,8 @@ impl PostgresLedger {
             // If the ROLLBACK fails, the connection broke, and the server rolls back.
             (Ok(()), transaction.rollback().await.is_ok())
         };
-        if is_answered {
+        // A server that takes no writes answers, too.
+        if is_answered && !attempted.is_unavailable() {
             call.end();
         }
         // Also if the reply is lost: a notification too many does no harm.

@@ -21,6 +21,7 @@ pub(crate) fn backend() -> LedgerBackend {
         (LedgerCapability::LostReply, "COMMIT is a function call"),
         (LedgerCapability::RepeatableRead, "a transaction that writes has the newest snapshot, or an error"),
         (LedgerCapability::TransactionIds, "a transaction has no id; a second claim after the finish is a replay"),
+        (LedgerCapability::ReadOnly, "a transaction cannot be made read-only"),
     ])
 }
 

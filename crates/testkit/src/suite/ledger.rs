@@ -111,6 +111,7 @@ pub fn ledger_cases() -> Vec<LedgerCase> {
             BATCH inbox_busy_not_acked,
             BATCH innocent_neighbours_are_not_counted,
             RUNNER a_busy_operation_is_not_counted,
+            RUNNER a_database_that_takes_no_writes_counts_nothing needs ReadOnly,
             BATCH copies_in_a_batch_of_one_key_run_once,
             RUNNER fewer_attempts_than_were_made_close_the_operation,
             RUNNER dead_key_closed_until_reopen;

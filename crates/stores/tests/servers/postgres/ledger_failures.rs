@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hapax_core::gate::{Failure, Provenance, Reason};
-use hapax_core::ledger::Claimed;
+use hapax_core::ledger::{Claimed, Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{ErrorKind, Result};
 use hapax_stores::PostgresLedger;
@@ -29,6 +29,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_row_that_a_policy_forbids_is_counted", POSTGRES, forbidden_row),
         servers::test("an_attempt_that_cannot_be_counted_stops_the_worker", POSTGRES, uncounted),
         servers::test("a_cancelled_statement_of_a_handler_is_counted", POSTGRES, cancelled),
+        servers::test("a_batch_on_a_server_that_takes_no_writes_applies_and_counts_nothing", POSTGRES, read_only),
         servers::test("a_handler_that_leaves_its_transaction_idle_runs_again", POSTGRES, idle),
     ]
 }
@@ -251,6 +252,30 @@ async fn cancelled() {
     });
     assert_eq!(refused.await.unwrap_err().reason, Reason::Dead, "one attempt was allowed");
     assert_eq!(counted(&schema).await, 1);
+}
+
+/// Also the connection is replaced: its host name may lead to another server by now.
+async fn read_only() {
+    let (schema, _) = bank().await;
+    let set = async |is_on: &str| {
+        let alter = format!("alter role {} set default_transaction_read_only = {is_on}", schema.name());
+        schema.admin().batch_execute(&alter).await.unwrap();
+    };
+    set("on").await;
+    let ledger = ledger(&format!("{}&connections=1", schema.url()), terms().max_attempts(1));
+    let deposit = async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
+        transaction.batch_execute("update account set balance = balance + 1 where id = 1").await?;
+        Ok(vec![String::from("done"); entries.len()])
+    };
+    let work = || ["one", "two", "three"].map(|key| Work { call: call(key), ordering_key: None }).into();
+    for result in ledger.run_batch(work(), deposit).await {
+        assert_eq!(result.unwrap_err().reason, Reason::Store(ErrorKind::NotApplied));
+    }
+    assert_eq!((balances(&schema).await, counted(&schema).await), ([10, 10], 0));
+    set("off").await;
+    let begun = ledger.run_batch(work(), deposit).await;
+    assert!(begun.iter().all(|result| result.as_ref().is_ok_and(|it| it.provenance == Provenance::Fresh)), "{begun:?}");
+    assert_eq!((balances(&schema).await, counted(&schema).await), ([11, 10], 0));
 }
 
 /// The server ends the session of a transaction that is idle for too long, so that nothing is committed.

@@ -121,3 +121,12 @@ pub(super) async fn a_busy_operation_is_not_counted(world: &World<'_>) {
     holder.roll_back().await;
     assert!(world.contents().await.attempts.is_empty());
 }
+
+/// After a failover, a connection may lead to a server that takes no writes.
+pub(super) async fn a_database_that_takes_no_writes_counts_nothing(world: &World<'_>) {
+    let script = Script::new([Act::Execute("set transaction read only"), Act::Write]);
+    let got = world.deliver_under(terms().max_attempts(1), call(1), &script).await;
+    assert_eq!(got, Got::NotApplied);
+    assert!(world.contents().await.attempts.is_empty(), "it is no failure of the handler");
+    world.assert_nothing_then_fresh().await;
+}

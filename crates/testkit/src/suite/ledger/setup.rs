@@ -68,6 +68,8 @@ pub enum LedgerCapability {
     RepeatableRead,
     /// A transaction has an id, which its rows keep.
     TransactionIds,
+    /// `set transaction read only` makes the database refuse writes, as after a failover.
+    ReadOnly,
 }
 
 /// Carries out statements inside a transaction.
