@@ -214,7 +214,8 @@ fn coordinates_key(coordinates: &Coordinates, timestamp: Option<Timestamp>) -> V
     };
     let timestamp = timestamp.map(|at| at.0.to_be_bytes());
     let timestamp = timestamp.as_ref().map_or(&[][..], |at| &at[..]);
-    join(&[coordinates.origin.as_bytes(), &coordinates.partition.to_be_bytes(), &position, timestamp])
+    let partition = if chaos::on("partition_ignored") { 0 } else { coordinates.partition };
+    join(&[coordinates.origin.as_bytes(), &partition.to_be_bytes(), &position, timestamp])
 }
 
 fn invalid(message: String) -> Error {

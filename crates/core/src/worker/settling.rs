@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::broker::{DeliveryId, Lane, Settlement};
+use crate::chaos;
 use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::ledger::rules::backoff;
@@ -81,11 +82,11 @@ impl SettleQueue {
             }
             pending.tries += 1;
             pending.due = now + backoff(pending.tries).min(LONGEST_PAUSE);
-            let is_covered = pending.settlement == Settlement::UpTo
-                && self
-                    .waiting
-                    .iter()
-                    .any(|other| other.settlement == Settlement::UpTo && other.id.lane == pending.id.lane);
+            let covers = |other: &PendingSettlement| {
+                other.settlement == Settlement::UpTo
+                    && (other.id.lane == pending.id.lane || chaos::on("position_dropped"))
+            };
+            let is_covered = pending.settlement == Settlement::UpTo && self.waiting.iter().any(covers);
             match pending.settlement {
                 Settlement::UpTo if is_covered => {}
                 // One position for each lane: it is repeated as long as the worker has the lane.
@@ -151,5 +152,25 @@ mod tests {
         assert_eq!(queue.len(), 1);
         queue.settled(sent, vec![Ok(()), Ok(()), Ok(())], now);
         assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn a_failed_position_is_sent_again_unless_its_own_lane_has_a_newer_one() {
+        let up_to = |partition, number| {
+            let lane = Lane { topic: "orders".into(), partition, generation: 1 };
+            let id = DeliveryId { lane, number, handle: Bytes::new() };
+            PendingSettlement::new(id, Settlement::UpTo, None)
+        };
+        let failed = || Err(crate::Error::new(crate::ErrorKind::NotApplied, "the broker is away"));
+        let (mut queue, now) = (SettleQueue::default(), Duration::ZERO);
+        (0..2).for_each(|partition| queue.push(up_to(partition, 1)));
+        let sent = queue.take_due(now);
+        // Meanwhile the second lane goes on.
+        queue.push(up_to(1, 2));
+        assert!(queue.settled(sent, vec![failed(), failed()], now).is_empty());
+        let again = queue.take_due(now + LONGEST_PAUSE);
+        let mut again: Vec<_> = again.iter().map(|sent| (sent.id.lane.partition, sent.id.number)).collect();
+        again.sort_unstable();
+        assert_eq!(again, [(0, 1), (1, 2)]);
     }
 }

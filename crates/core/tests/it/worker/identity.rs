@@ -96,13 +96,18 @@ fn a_cloud_event_has_the_same_key_on_every_broker_and_in_both_modes() {
 #[test]
 fn coordinates_name_one_message_of_one_topic() {
     let here = message(&[], "");
-    let mut next = here.clone();
-    next.coordinates.as_mut().unwrap().position = Position::Number(10);
-    let mut recreated = here.clone();
-    recreated.timestamp = Some(Timestamp(1_800_000_000_000_001));
-    let keys = [&here, &next, &recreated].map(|message| key(&["coordinates"], message).unwrap());
-    assert_eq!(keys[0], key(&["coordinates"], &here).unwrap());
-    assert!(keys[0] != keys[1] && keys[0] != keys[2]);
+    let differs_by = |change: fn(&mut Message)| {
+        let mut other = here.clone();
+        change(&mut other);
+        key(&["coordinates"], &other).unwrap() != key(&["coordinates"], &here).unwrap()
+    };
+    assert!(!differs_by(|_| {}));
+    assert!(differs_by(|other| other.coordinates.as_mut().unwrap().position = Position::Number(10)));
+    assert!(differs_by(|other| other.coordinates.as_mut().unwrap().position = Position::Id("9".into())));
+    assert!(differs_by(|other| other.coordinates.as_mut().unwrap().partition = 3));
+    assert!(differs_by(|other| other.coordinates.as_mut().unwrap().origin = "kafka/c/refunds".into()));
+    assert!(differs_by(|other| other.timestamp = Some(Timestamp(1_800_000_000_000_001))), "the topic was recreated");
+    assert!(!differs_by(|other| other.payload = "another".into()), "a payload has no place");
 }
 
 #[test]
