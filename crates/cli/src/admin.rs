@@ -27,13 +27,15 @@ use std::time::Duration;
 
 use hapax::broker::DeadLetterStore;
 use hapax::outbox::OutboxUpkeep;
-use hapax::{Error, ErrorKind};
+use hapax::{Error, ErrorKind, Timestamp};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use audit::AuditFile;
 use call::{ApiCall, ReadEndpoint, WriteEndpoint, WriteTarget};
 use records::RecordDesk;
+
+use crate::commands::print::exact_time;
 
 pub(crate) use guard::Requester;
 pub(crate) use policy::{PolicyDescription, policy_fields};
@@ -68,7 +70,7 @@ pub(crate) struct ApiError {
     /// The record as it is now.
     pub(crate) record: Option<Value>,
     /// The time after which nobody processes a dead letter any more.
-    pub(crate) free_at: Option<String>,
+    pub(crate) free_at: Option<Timestamp>,
 }
 
 impl ApiError {
@@ -91,7 +93,7 @@ impl ApiError {
         fields.insert("detail".into(), json!(self.detail));
         fields.extend(self.command.as_ref().map(|command| ("command".to_owned(), json!(command))));
         fields.extend(self.record.clone().map(|record| ("record".to_owned(), record)));
-        fields.extend(self.free_at.as_ref().map(|free_at| ("free_at".to_owned(), json!(free_at))));
+        fields.extend(self.free_at.map(|free_at| ("free_at".to_owned(), json!(exact_time(free_at)))));
         Value::Object(fields)
     }
 }

@@ -661,7 +661,7 @@ async fn sqlite_reopens() {
         assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
     };
     for (ledger, call) in [(&ledger, call(1)), (&ledger, call(2)), (&other, call(1))] {
-        assert!(ledger.run::<String, _>(&mut shop, call.clone(), |_, _| Err(fails())).is_err());
+        assert!(ledger.run::<String, _>(&mut shop, call, |_, _| Err(fails())).is_err());
         dead(&mut shop, ledger, call);
     }
 
@@ -685,7 +685,7 @@ async fn postgres_reopens() {
         assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
     };
     for (ledger, call) in [(&ledger, call(1)), (&ledger, call(2)), (&other, call(1))] {
-        assert!(ledger.run::<String, _>(call.clone(), async |_, _| Err(fails())).await.is_err());
+        assert!(ledger.run::<String, _>(call, async |_, _| Err(fails())).await.is_err());
         dead(ledger, call).await;
     }
 

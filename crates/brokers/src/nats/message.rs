@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Subject};
 use async_nats::jetstream::consumer;
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use hapax_core::Timestamp;
 use hapax_core::broker::{Coordinates, Delivery, DeliveryId, Headers, Lane, Message, Position};

@@ -49,8 +49,9 @@ pub(super) async fn act(
             Err(ApiError::new(StatusCode::CONFLICT, "stale", detail))
         }
         LetterChange::Taken(until) => {
-            let until = exact_time(until);
-            let detail = format!("a worker processes the message; the letter is free after {until}, unless it goes on");
+            let free_at = exact_time(until);
+            let detail =
+                format!("a worker processes the message; the letter is free after {free_at}, unless it goes on");
             Err(ApiError { free_at: Some(until), ..ApiError::new(StatusCode::CONFLICT, "taken", detail) })
         }
     }

@@ -9,10 +9,7 @@ use std::process::{Child, Stdio};
 use hapax::broker::{DeadLetters, DeadReason};
 use hapax::stores::{Sqlite, SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue};
 use hapax::{RecordKey, Store};
-use http::Request;
-use http_body_util::Full;
 use rusqlite::Connection;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::dead_letters::letter;
@@ -76,15 +73,6 @@ impl AdminProcess {
         let client = GatewayClient::of(admin);
         until("the process listens", async || client.get("/healthz").await.is_some()).await;
         own
-    }
-
-    /// Sends a call of the API. Returns the status and the answer.
-    pub(crate) async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let body = if body.is_null() || method == "GET" { String::new() } else { body.to_string() };
-        let request = Request::builder().method(method).header("content-type", "application/json");
-        let request = request.uri(format!("http://{}/api/v1/{path}", self.admin)).body(Full::from(body)).unwrap();
-        let answer = GatewayClient::of(self.admin).send(request).await.expect("an answer");
-        (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap())
     }
 
     pub(crate) fn audit(&self, folder: &str) -> String {

@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("each_record_of_a_topic_reaches_the_service_once_and_is_committed", "kafka", one_worker),
         servers::test("two_members_share_a_topic_and_the_last_one_takes_all", "kafka", two_members),
+        servers::test("a_topic_that_is_created_again_is_read_from_its_first_record", "kafka", recreated_topic),
         servers::test("a_stop_signal_ends_a_worker_that_waits_for_its_broker", "kafka", stop_at_the_start),
         servers::test("a_start_that_cannot_work_names_its_cause_and_no_password", "kafka", wrong_starts),
     ]
@@ -45,6 +46,17 @@ impl Topic {
         let created = admin.create_topics([&new], &options).await.unwrap();
         assert_eq!(created, [Ok(name.to_owned())]);
         Self { hosts, name, producer: config.create().unwrap() }
+    }
+
+    /// Deletes the topic, and creates one of the same name.
+    async fn recreate(&self) {
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", &self.hosts).create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
+        assert_eq!(admin.delete_topics(&[self.name], &options).await.unwrap(), [Ok(self.name.to_owned())]);
+        let new = NewTopic::new(self.name, 1, TopicReplication::Fixed(1));
+        // The broker may still be deleting the old one.
+        until("there is a new topic", async || admin.create_topics([&new], &options).await.unwrap()[0].is_ok()).await;
     }
 
     fn send(&self, partition: i32, key: &str) {
@@ -154,6 +166,22 @@ async fn one_worker() {
     })
     .await;
     assert_orderly(worker.terminate());
+}
+
+async fn recreated_topic() {
+    let (topic, api) = (Topic::create("cli-recreated", 1).await, Api::start().await);
+    let directory = tempfile::tempdir().unwrap();
+    let target = format!("http://{}/transfers", api.address);
+    let start = || RunningWorker::start(worker(&topic.url(), &target, directory.path(), free_address()));
+    let send = |name: &str, count: i64| (0..count).for_each(|number| topic.send(0, &format!("{name}-{number}")));
+    let running = start();
+    send("old", 4);
+    until("the old topic is processed", async || topic.committed(0) == 4).await;
+    topic.recreate().await;
+    send("new", 6);
+    until("the new topic is processed", async || api.seen().len() == 10 && topic.committed(0) == 6).await;
+    let (code, log) = running.terminate();
+    assert!(code == Some(0) && log.contains("was deleted and created again"), "{log}");
 }
 
 async fn two_members() {

@@ -13,6 +13,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("each_message_of_a_stream_reaches_the_service_once", "nats", stream),
         servers::test("dead_letters_are_published_to_a_subject", "nats", published_dead_letters),
+        servers::test("a_message_that_cannot_be_read_is_a_dead_letter", "nats", unreadable_messages),
+        servers::test("a_message_that_may_not_be_looked_at_is_named_in_the_log", "nats", unreadable_without_the_right),
     ]
 }
 
@@ -77,6 +79,69 @@ async fn published_dead_letters() {
     assert_eq!([missing, rejected], ["key-missing", "rejected"]);
     assert!(keyless.contains("Colour: red\r\n") && keyless.trim().ends_with("five"), "{keyless}");
     assert!(keyed.contains("Original-Idempotency-Key: order-1\r\n") && keyed.trim().ends_with("six"), "{keyed}");
+}
+
+/// Headers at which the driver panics, and others at which it drops the connection.
+const BROKEN: [&str; 3] = ["NATS/1.0\r\nname: a\rb\r\n\r\n", "NATS/1.0\r\nna me: value\r\n\r\n", "NATS/1.0 4\r\n\r\n"];
+
+async fn unreadable_messages() {
+    let (server, api) = (NatsServer::shared().await.unwrap(), Api::start().await);
+    let directory = tempfile::tempdir().unwrap();
+    let mut nats = NatsClient::connect(server.address());
+    nats.request("$JS.API.STREAM.CREATE.cli-broken", "", r#"{"name":"cli-broken","subjects":["cli-broken.>"]}"#);
+    for (number, headers) in BROKEN.iter().enumerate() {
+        nats.request("cli-broken.new", headers, "five");
+        // Others are processed, also if they begin like an answer of the server.
+        let status = ["", " 404", " 409 Consumer Deleted"][number];
+        let headers = format!("NATS/1.0{status}\r\nIdempotency-Key: order-{number}\r\n\r\n");
+        nats.request("cli-broken.new", &headers, "five");
+    }
+    let file = format!("sqlite://{}", directory.path().join("records.db").display());
+    let mut command = hapax();
+    command.args(["worker", "--source", &format!("nats://{}/cli-broken?durable=billing", server.address())]);
+    command.args(["--target", &format!("http://{}/transfers", api.address), "--store", &file]);
+    command.args(["--dead-letter", &file, "--admin", &free_address().to_string()]);
+    let worker = RunningWorker::start(command);
+    until("every message is acknowledged", async || {
+        let info = nats.request("$JS.API.CONSUMER.INFO.cli-broken.billing", "", "");
+        let info: serde_json::Value = serde_json::from_str(info.trim()).unwrap();
+        info["ack_floor"]["stream_seq"] == 6
+    })
+    .await;
+    let (code, log) = worker.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(api.count(), 3);
+    let listed = hapax().args(["dead", "list", "--json", "--database", &file]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert_eq!(listed.matches(r#""reason":"unreadable""#).count(), 3, "{listed}");
+}
+
+async fn unreadable_without_the_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = directory.path().join("nats.conf");
+    let rights = r#"permissions: { publish: { deny: ["$JS.API.STREAM.MSG.GET.>"] } }"#;
+    let users = format!("{{ user: me, password: open, {rights} }}, {{ user: admin, password: open }}");
+    std::fs::write(&configuration, format!("authorization {{ users: [ {users} ] }}\nno_auth_user: admin\n")).unwrap();
+    let server = NatsServer::start(&["-c", &configuration.display().to_string()]).await.unwrap();
+    let (api, mut nats) = (Api::start().await, NatsClient::connect(server.address()));
+    nats.request("$JS.API.STREAM.CREATE.cli-secret", "", r#"{"name":"cli-secret","subjects":["cli-secret.>"]}"#);
+    nats.request("cli-secret.new", "NATS/1.0\r\nIdempotency-Key: order-1\r\n\r\n", "five");
+    nats.request("cli-secret.new", BROKEN[0], "five");
+    let mut command = hapax();
+    let source = format!("nats://me:open@{}/cli-secret?durable=billing&ack-wait=1", server.address());
+    let file = format!("sqlite://{}", directory.path().join("records.db").display());
+    command.args(["worker", "--source", &source, "--target", &format!("http://{}/transfers", api.address)]);
+    command.args(["--store", &file, "--admin", &free_address().to_string()]);
+    let worker = RunningWorker::start(command);
+    until("the message has come several times", async || {
+        let info = nats.request("$JS.API.CONSUMER.INFO.cli-secret.billing", "", "");
+        let info: serde_json::Value = serde_json::from_str(info.trim()).unwrap();
+        info["delivered"]["consumer_seq"].as_u64() > Some(4) && api.count() == 1
+    })
+    .await;
+    let (code, log) = worker.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("STREAM.MSG.GET.cli-secret") && log.contains("sequence=2"), "{log}");
 }
 
 /// A worker process, killed when dropped.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hapax_core::broker::{DeadLetterStore, Job, Process, Room, Source, Verdict};
 use hapax_core::ledger::{Entry, Terms};
@@ -114,22 +114,21 @@ async fn what_keeps_the_file_is_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_file_went_meanwhile_is_not_confirmed() {
     let file = MovableFile::new();
-    let store = Arc::new(open(&file.path).unwrap());
+    let store = open(&file.path).unwrap();
     begins(&store, 1).await.unwrap();
     let turn = File::open(file.folder.path().join("shop.db.turn")).unwrap();
     turn.lock().unwrap();
-    let writing = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { begins(&store, 2).await }
-    });
-    let started = Instant::now();
-    while !waits_for_its_turn() {
-        assert!(started.elapsed() < Duration::from_secs(60));
-        tokio::task::yield_now().await;
-    }
-    file.move_away();
-    turn.unlock().unwrap();
-    assert_eq!(writing.await.unwrap(), Err(ErrorKind::Unknown));
+    let moved = async {
+        while !waits_for_its_turn() {
+            tokio::task::yield_now().await;
+        }
+        file.move_away();
+        turn.unlock().unwrap();
+    };
+    let both = async { tokio::join!(begins(&store, 2), moved) };
+    let (written, ()) =
+        timeout(&*runtime(), Duration::from_secs(60), both).await.expect("the write waits for its turn");
+    assert_eq!(written, Err(ErrorKind::Unknown));
 }
 
 /// Whether a thread of this process waits for the turn of a writer.
@@ -157,7 +156,7 @@ async fn an_event_for_a_file_that_has_gone_is_not_published() {
     for n in 1..3 {
         let published = sink.publish(&event(n)).await;
         let Published::NotPublished { cause, .. } = published else { panic!("{published:?}") };
-        assert!(format!("{:?}", cause).contains("was replaced by another file"), "{cause:?}");
+        assert!(format!("{cause:?}").contains("was replaced by another file"), "{cause:?}");
     }
     assert!(sink.check().await.unwrap_err().to_string().contains("was replaced by another file"));
 }
