@@ -46,7 +46,7 @@ pub(crate) fn check_secret(path: &Path) -> Result<(), anyhow::Error> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
     Followed,
-    /// Whoever may write to the folder could lead the process to another file.
+    /// A user who may write to the folder could put a link to another file there.
     Refused,
 }
 

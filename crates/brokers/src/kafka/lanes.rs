@@ -199,7 +199,7 @@ impl SharedLanes {
         paused.map(|(partition, _)| partition.clone()).collect()
     }
 
-    /// What the broker is to be told.
+    /// The offsets to commit, without those that the broker has.
     pub(super) fn unsent(&self) -> Vec<DoneOffset> {
         let state = self.state();
         let unsent =

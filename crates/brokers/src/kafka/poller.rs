@@ -32,7 +32,7 @@ const WOKEN_FOR: usize = 256;
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often what is done is committed.
+/// How often settled offsets are committed.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the topics are checked while nothing is to be committed.
@@ -134,7 +134,7 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
         }
         commit_at = now + COMMIT_EVERY;
         note_positions(consumer, lanes);
-        // What is committed must not be of a topic that is gone.
+        // An offset must not be committed for a topic that is gone.
         if (now >= check_at || lanes.has_gone() || !lanes.unsent().is_empty()) && check(consumer) {
             check_at = now + CHECK_EVERY;
             commit(consumer, lanes);
@@ -280,7 +280,8 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
     lanes.fail(told.caused_by(error));
 }
 
-/// Whether topics were deleted or created again, which the worker is told then.
+/// Whether the cause of an error is a topic that was deleted or created again. If so, its lanes are lost or taken up
+/// again.
 fn is_about_topics(consumer: &BaseConsumer<Rebalancer>) -> bool {
     consumer.context().check_topics(consumer).unwrap_or(false)
 }

@@ -1,6 +1,6 @@
 //! How far a partition is done. Each number is the offset of a next message.
 
-/// What is known of a partition since this member took it up.
+/// How far a partition was read and settled since this member took it up.
 #[derive(Debug, Default)]
 pub(super) struct LaneProgress {
     /// Where the partition was taken up, if the group had an offset.
@@ -73,7 +73,7 @@ impl LaneProgress {
         self.done
     }
 
-    /// What the broker is to be told.
+    /// The offset to commit, unless the broker has it.
     pub(super) fn unsent(&self) -> Option<i64> {
         self.done.filter(|done| self.sent != Some(*done))
     }

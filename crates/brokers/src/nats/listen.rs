@@ -15,7 +15,7 @@ use super::message;
 use super::unreadable::{self, Search, StoredMessages};
 use crate::url::not_applied;
 
-/// What it takes to begin.
+/// The subscription and the state of the consumer with which a source begins.
 pub(super) struct Beginning {
     pub(super) driver: Arc<Driver>,
     /// What the server said about the durable consumer first.

@@ -302,7 +302,7 @@ impl Puller {
     }
 
     async fn ask(&mut self, wanted: usize, bytes: usize) -> Result<()> {
-        // What the driver gets now it sends on the next connection, where other ears listen.
+        // The driver would send a request of now on the next connection, on which another inbox is subscribed.
         self.check_connection()?;
         let Some(ears) = &self.ears else { return Ok(()) };
         let config = &self.info.config;

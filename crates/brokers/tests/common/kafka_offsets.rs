@@ -118,7 +118,7 @@ pub(crate) async fn a_group_passes_records_that_no_consumer_sees() {
     let (settler, deliveries) = (source.settler(), take(&mut source, 3).await);
     assert_eq!(texts(&deliveries), ["0", "1", "2"]);
     settle(&settler, &deliveries[1].id, Settlement::UpTo).await;
-    // What is open holds the group back.
+    // An open message holds the committed offset back.
     fixture.until_committed(&mut source, 2).await;
     settle(&settler, &deliveries[2].id, Settlement::UpTo).await;
     fixture.until_committed(&mut source, 6).await;

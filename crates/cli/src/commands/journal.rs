@@ -85,7 +85,7 @@ pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of the answers.
+/// How many answers were recorded, and how many were not.
 #[derive(Debug, Default)]
 struct AdoptedAnswers {
     recorded: usize,

@@ -40,7 +40,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// What a write changes nothing for. None if it may change the letter.
+    /// Why a write must not change the letter. None if it may.
     fn refuses(&self, written: u64, seen: &SeenLetter, now: Timestamp) -> Option<LetterChange> {
         if *seen != seen_as(written, self.marked_at) {
             return Some(LetterChange::Stale);

@@ -155,7 +155,7 @@ impl LetterWord {
     }
 }
 
-/// What became of a write to a letter.
+/// The result of a write to a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterChange {
     /// The letter is as it was asked.
@@ -190,7 +190,7 @@ pub struct ListedLetter {
     pub marked_at: Option<Timestamp>,
     /// The length of the payload in bytes.
     pub size: u64,
-    /// What a write to this letter names.
+    /// The state that a write to this letter must name.
     pub seen: SeenLetter,
     /// Where the list continues.
     pub cursor: DeadCursor,
@@ -237,7 +237,7 @@ pub struct KeptLetter {
     pub letter: DeadLetter,
     /// When an operator marked it for a redrive.
     pub marked_at: Option<Timestamp>,
-    /// What a write to this letter names.
+    /// The state that a write to this letter must name.
     pub seen: SeenLetter,
 }
 

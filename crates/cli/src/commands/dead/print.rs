@@ -31,7 +31,7 @@ pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
     })
 }
 
-/// What became of a write to a letter. `done` is `marked` or `dropped`.
+/// The result of a write to a letter. `done` is `marked` or `dropped`.
 pub(super) fn changed(id: DeadLetterId, done: &str, change: LetterChange, as_json: bool) -> String {
     let (error, text) = match change {
         LetterChange::Yes => (None, format!("{done}: {id}")),

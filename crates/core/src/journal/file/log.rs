@@ -38,7 +38,7 @@ enum EndAction {
     Leave,
 }
 
-/// What became of a file that an earlier process left.
+/// The result of adopting a file that an earlier process left.
 #[derive(Debug)]
 pub(super) enum Adopted {
     /// Its entries are to be recorded.

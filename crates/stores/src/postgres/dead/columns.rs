@@ -126,7 +126,7 @@ pub(super) fn marked_at(row: &Row) -> Result<Option<Timestamp>> {
     Ok(column::<Option<SystemTime>>(row, "marked_at")?.map(time))
 }
 
-/// What became of a write to a letter. No row means that there is no letter.
+/// The result of a write to a letter. Without a row, there is no such letter.
 pub(super) fn change(row: Option<&Row>) -> Result<LetterChange> {
     let Some(row) = row else { return Ok(LetterChange::Missing) };
     let taken_until: Option<SystemTime> = column(row, "taken_until")?;

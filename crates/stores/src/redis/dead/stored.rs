@@ -101,7 +101,7 @@ fn decode([letter, ordering_key, position_id, payload, mark, reason, entry]: [By
     Ok(KeptLetter { letter: columns.letter()?, marked_at, seen })
 }
 
-/// What became of a write to a letter.
+/// The result of a write to a letter.
 pub(super) fn change(reply: Vec<Value>) -> Result<LetterChange> {
     let words = reply.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
     let words = words.collect::<Result<Vec<_>>>()?;
