@@ -55,8 +55,8 @@ pub(super) struct Puller {
     info: consumer::Info,
     here: Here,
     is_ordered: bool,
-    ears: Option<Ears>,
-    /// The next ears. Kept, because a call that waits for them may be dropped.
+    listener: Option<Listener>,
+    /// The next listener. Kept, because a call that waits for it may be dropped.
     beginning: Option<BoxFuture<'static, Result<Listening>>>,
     /// Where to search for messages that cannot be read. None before the first cut.
     search_from: Option<u64>,
@@ -79,7 +79,7 @@ pub(super) struct Puller {
 }
 
 /// A subscription to the answers.
-struct Ears {
+struct Listener {
     consumer: Consumer<pull::Config>,
     inbox: String,
     pump: Pump,
@@ -113,7 +113,7 @@ impl Puller {
             info,
             here,
             is_ordered,
-            ears: None,
+            listener: None,
             beginning: None,
             search_from: None,
             found: VecDeque::new(),
@@ -143,19 +143,19 @@ impl Puller {
         if !std::mem::replace(&mut self.has_stopped, true) {
             self.beginning = None;
         }
-        while let Some(ears) = &mut self.ears {
-            ears.pump.stop.notify_one();
-            match ears.pump.arrived.recv().await {
+        while let Some(listener) = &mut self.listener {
+            listener.pump.stop.notify_one();
+            match listener.pump.arrived.recv().await {
                 // Nothing is asked for any more, so a failure has no meaning.
                 Some(arrived) => drop(self.judge(arrived)),
-                None => self.end_ears().await,
+                None => self.end_listener().await,
             }
         }
         std::mem::take(&mut self.found)
     }
 
-    async fn end_ears(&mut self) {
-        let Some(consumer) = self.ears.as_ref().map(|ears| ears.consumer.clone()) else { return };
+    async fn end_listener(&mut self) {
+        let Some(consumer) = self.listener.as_ref().map(|listener| listener.consumer.clone()) else { return };
         for _ in 0..FORGETS.0 {
             // The server looks for requests that nobody listens to when it is asked.
             let info = connect::info(&consumer).await;
@@ -164,7 +164,7 @@ impl Puller {
             }
             self.runtime.sleep(FORGETS.1).await;
         }
-        self.ears = None;
+        self.listener = None;
     }
 
     /// The next message that has arrived already.
@@ -174,7 +174,7 @@ impl Puller {
             if let Some(found) = self.found.pop_front() {
                 return Some(found);
             }
-            let arrived = self.ears.as_mut()?.pump.arrived.try_recv().ok()?;
+            let arrived = self.listener.as_mut()?.pump.arrived.try_recv().ok()?;
             // `wait` reports it. The server may say it only once.
             self.failure = self.judge(arrived).err().or(self.failure.take());
         }
@@ -193,22 +193,22 @@ impl Puller {
             if let Some(found) = self.found.pop_front() {
                 return Ok(found);
             }
-            if self.ears.is_none() {
+            if self.listener.is_none() {
                 self.listen().await?;
                 continue;
             }
             self.notice_cut();
-            let is_cut = self.ears.as_ref().is_none_or(|ears| ears.is_cut);
+            let is_cut = self.listener.as_ref().is_none_or(|listener| listener.is_cut);
             let now = self.runtime.boottime_now();
             if wanted > 0 && self.open == 0 && !is_cut && self.hold.as_ref().is_none_or(|hold| hold.asks(now)) {
                 self.ask(wanted, bytes).await?;
             }
             let (runtime, limit) = (Arc::clone(&self.runtime), self.patience());
-            let Some(ears) = &mut self.ears else { continue };
-            match runtime::timeout(&*runtime, limit, ears.pump.arrived.recv()).await {
+            let Some(listener) = &mut self.listener else { continue };
+            match runtime::timeout(&*runtime, limit, listener.pump.arrived.recv()).await {
                 Some(Some(arrived)) => self.judge(arrived)?,
                 // After a cut, or because the driver has died.
-                Some(None) => self.ears = None,
+                Some(None) => self.listener = None,
                 None => self.notice_silence()?,
             }
         }
@@ -248,7 +248,7 @@ impl Puller {
         }
         self.found.extend(search.found.into_iter().map(PulledItem::Unreadable));
         let pump = pump::start(subscriber, &self.driver, &self.runtime);
-        self.ears = Some(Ears { consumer, inbox, pump, connects, is_cut: false });
+        self.listener = Some(Listener { consumer, inbox, pump, connects, is_cut: false });
         (self.info, self.hold, self.search_from, self.open) = (info, hold, Some(search.next), 0);
         if self.hold.is_none() {
             self.found.push_back(PulledItem::NothingMissing);
@@ -259,18 +259,18 @@ impl Puller {
     /// After a lost connection the server may still hold the request, and what it had sent is lost.
     fn notice_cut(&mut self) {
         let connects = self.driver.connects();
-        let Some(ears) = &mut self.ears else { return };
-        ears.is_cut |= ears.connects != connects;
-        if ears.is_cut {
+        let Some(listener) = &mut self.listener else { return };
+        listener.is_cut |= listener.connects != connects;
+        if listener.is_cut {
             self.open = 0;
-            ears.pump.stop.notify_one();
+            listener.pump.stop.notify_one();
         }
     }
 
     fn cut(&mut self) {
         self.open = 0;
-        if let Some(ears) = &mut self.ears {
-            ears.is_cut = true;
+        if let Some(listener) = &mut self.listener {
+            listener.is_cut = true;
         }
     }
 
@@ -304,7 +304,7 @@ impl Puller {
     async fn ask(&mut self, wanted: usize, bytes: usize) -> Result<()> {
         // The driver would send a request of now on the next connection, on which another inbox is subscribed.
         self.check_connection()?;
-        let Some(ears) = &self.ears else { return Ok(()) };
+        let Some(listener) = &self.listener else { return Ok(()) };
         let config = &self.info.config;
         let capped = |cap: i64| usize::try_from(cap).ok().filter(|&cap| cap > 0).unwrap_or(usize::MAX);
         let is_alone = self.is_too_large || self.losses.asks_alone(self.runtime.boottime_now());
@@ -320,9 +320,9 @@ impl Puller {
             idle_heartbeat: HEARTBEAT.min(expires / 2),
             ..Default::default()
         };
-        let inbox = format!("{}.{}", ears.inbox, self.request + 1);
+        let inbox = format!("{}.{}", listener.inbox, self.request + 1);
         let asked = self.runtime.boottime_now();
-        let sent = ears.consumer.request_batch(request, inbox.into()).await;
+        let sent = listener.consumer.request_batch(request, inbox.into()).await;
         sent.map_err(|error| not_applied("cannot ask the NATS server for messages").caused_by(error))?;
         self.request += 1;
         self.open = batch;
@@ -369,7 +369,7 @@ impl Puller {
 
     fn receive(&mut self, arrived: Arrived) {
         // The server may have sent it to a new connection for a request of the lost one. Earlier ones may be missing.
-        if self.is_ordered && self.ears.as_ref().is_some_and(|ears| ears.connects != arrived.connects) {
+        if self.is_ordered && self.listener.as_ref().is_some_and(|listener| listener.connects != arrived.connects) {
             return self.found.push_back(PulledItem::New(arrived));
         }
         let is_new = |hold: &&mut Hold| message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
