@@ -51,6 +51,10 @@ fn place(text: &str) -> Result<StorePlace, String> {
     if text == StorePlace::unknown().to_string() {
         return Ok(StorePlace::unknown());
     }
+    // As the log names it: a link may be at the path by now.
+    if text.starts_with("sqlite:///") {
+        return Ok(StorePlace::new(text));
+    }
     text.parse().map(|url: StoreUrl| url.place()).map_err(|error: anyhow::Error| format!("{error:#}"))
 }
 

@@ -80,6 +80,7 @@ impl ReportReadiness for RelayHealth {
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(format!("the database: {}", refusal.message));
         }
+        self.check_outbox().await.map_err(|failure| format!("the outbox: {:#}", failure.into_error()))?;
         self.check_sink().await.map(drop).map_err(|failure| format!("the sink: {:#}", failure.into_error()))
     }
 }

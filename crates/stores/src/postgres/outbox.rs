@@ -195,6 +195,9 @@ impl Outbox for PostgresOutbox {
         let facts = ServerFacts::read(&row).map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_outbox", "hapax_parked", "hapax_relay"]);
         findings.extend(trust::findings(&*self.pool.get().await?, &self.url.schema).await?);
+        if column::<&str>(&row, "isolation")? != "read committed" {
+            findings.push(refuse(ISOLATION));
+        }
         if !column::<bool>(&row, "has_tables")? {
             findings.push(refuse(NO_TABLES));
         } else if !column::<bool>(&row, "has_rights")? {
@@ -215,6 +218,9 @@ impl Outbox for PostgresOutbox {
 
 const NO_RIGHTS: &str =
     "the role lacks a right of a relay on the tables of the outbox; docs/outbox_rights.sql grants them";
+
+const ISOLATION: &str = "default_transaction_isolation is not 'read committed', so that the mark of an event could miss a \
+    republication that has just begun; set it to 'read committed' for this role";
 
 const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id) values (1), \
     then restart the relays";

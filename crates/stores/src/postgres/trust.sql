@@ -22,6 +22,16 @@ select 'owner' as kind, t.relname as object, pg_catalog.pg_get_userbyid(t.relown
   from tables t
  where t.relowner not in (select oid from trusted)
  union all
+select 'owner', p.proname, pg_catalog.pg_get_userbyid(p.proowner), null
+  from pg_catalog.pg_proc p, home h
+ where p.pronamespace = h.oid and p.proowner not in (select oid from trusted)
+   and (p.proname, pg_catalog.oidvectortypes(p.proargtypes)) in (
+           ('hapax_hold_republications', ''), ('hapax_begin_republication', ''), ('hapax_order', 'bytea'),
+           ('hapax_event_id', 'text, uuid, integer'), ('hapax_once', 'text, uuid, text'),
+           ('hapax_done', 'text, uuid, bytea'), ('hapax_refuse_event', ''),
+           ('hapax_emit', 'text, uuid, integer, text, bytea, bytea, text, text, text, jsonb, boolean')
+       )
+ union all
 select 'trigger', t.relname, g.tgname, null
   from tables t
   join pg_catalog.pg_trigger g on g.tgrelid = t.oid
@@ -43,6 +53,9 @@ select 'schema', n.nspname, n.nspname, p.place - (select place from path where n
    and exists (
            select from pg_catalog.aclexplode(coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) a
              left join pg_catalog.pg_roles r on r.oid = a.grantee
-            where a.privilege_type = 'CREATE' and a.grantee <> n.nspowner
+            where a.privilege_type = 'CREATE'
+              and (a.grantee <> n.nspowner
+                   or n.nspname <> $1 and r.rolname <> 'pg_database_owner'
+                      and a.grantee not in (select datdba from home))
               and coalesce(not r.rolsuper and r.rolname <> current_user, true)
        )

@@ -36,6 +36,15 @@ pub(super) struct LockedFile {
     pub(super) path: PathBuf,
 }
 
+/// Waits until no other process looks through the files. A process locks each file that it looks at, also one of
+/// another store; the own process of such a file would take it for one that is in use. None if the file system cannot
+/// lock a directory: then the files are looked through all the same.
+pub(super) fn take_turn(directory: &Path) -> Option<LockedFile> {
+    let file = File::open(directory).ok()?;
+    file.lock().ok()?;
+    Some(LockedFile { file, path: directory.to_owned() })
+}
+
 /// How often `create` tries. Another process that starts may adopt a new file before this process has locked it.
 const TRIES: usize = 100;
 

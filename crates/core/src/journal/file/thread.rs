@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
 
 use super::FileJournalSettings;
-use super::folder::LockedFile;
+use super::folder::{self, LockedFile};
 use super::log::{Adopted, JournalFile};
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
@@ -106,6 +106,7 @@ impl JournalFiles {
         runtime: &dyn Runtime,
         settings: FileJournalSettings,
     ) -> Result<Self> {
+        let turn = folder::take_turn(directory);
         let own = LockedFile::create(directory, runtime)?;
         let owner = own.owner()?;
         let own = JournalFile::new(own, place.clone(), runtime);
@@ -123,6 +124,7 @@ impl JournalFiles {
                 Err(error) => report::not_adopted(&path, &error),
             }
         }
+        drop(turn);
         files.count_undone();
         Ok(files)
     }

@@ -5,7 +5,7 @@ with found as materialized (
     select id, taken_until,
         case
             when number <> $2 or marked_at is distinct from $3 then 'stale'
-            when taken_until > clock_timestamp() then 'taken'
+            when taken_until > pg_catalog.clock_timestamp() then 'taken'
             else 'write'
         end as change
     from found

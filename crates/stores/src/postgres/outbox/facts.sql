@@ -10,6 +10,7 @@ select pg_catalog.current_setting('server_version_num')::integer as version,
        pg_catalog.pg_is_in_recovery() as is_standby,
        pg_catalog.current_setting('fsync') = 'off' as has_no_fsync,
        pg_catalog.current_setting('synchronous_commit') = 'off' as has_no_sync,
+       pg_catalog.current_setting('default_transaction_isolation') as isolation,
        exists (
            select from pg_catalog.pg_class where oid in (outbox, parked, relay) and relpersistence = 'u'
        ) as is_unlogged,
@@ -21,6 +22,8 @@ select pg_catalog.current_setting('server_version_num')::integer as version,
            and pg_catalog.has_sequence_privilege(ids, 'select')
            and pg_catalog.has_table_privilege(parked, 'select') and pg_catalog.has_table_privilege(parked, 'insert')
            and pg_catalog.has_column_privilege(parked, 'reason', 'update')
-           and pg_catalog.has_table_privilege(relay, 'select'), false
+           and pg_catalog.has_table_privilege(relay, 'select')
+           and pg_catalog.has_function_privilege(
+                   pg_catalog.to_regprocedure('hapax_hold_republications()')::pg_catalog.oid, 'execute'), false
        ) as has_rights
   from names

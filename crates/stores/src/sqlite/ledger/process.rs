@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_core::Result;
 use hapax_core::broker::{Job, Process, Verdict};
 use hapax_core::gate::{Answer, Failure};
 use hapax_core::ledger::{Entry, HandlerFailure, Work};
@@ -36,7 +37,7 @@ impl SqliteLedger {
     {
         // A database in memory has no path.
         let path = connection.path().filter(|path| !path.is_empty());
-        let file = path.and_then(|path| SqliteFile::at(Path::new(path)).ok());
+        let file = path.map(|path| SqliteFile::at(Path::new(path)));
         let ledger = Self::new(self.terms.clone().counting());
         SqliteProcess { ledger, connection: Mutex::new(connection), file, handler }
     }
@@ -46,16 +47,20 @@ impl SqliteLedger {
 pub struct SqliteProcess<H> {
     ledger: SqliteLedger,
     connection: Mutex<Connection>,
-    file: Option<SqliteFile>,
+    /// An error if the file had gone already when the process was made.
+    file: Option<Result<SqliteFile>>,
     handler: H,
 }
 
 impl<H> SqliteProcess<H> {
     /// Whether the file of the connection is no longer at its path.
     fn has_lost_file(&self) -> bool {
-        let lost = self.file.as_ref().and_then(|file| file.check().err());
+        let lost = self.file.as_ref().and_then(|file| match file {
+            Ok(file) => file.check().err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        });
         if let Some(error) = &lost {
-            tracing::error!(error = error.to_string(), "The ledger's file cannot be used; its messages wait.");
+            tracing::error!(error, "The ledger's file cannot be used; its messages wait.");
         }
         lost.is_some()
     }
