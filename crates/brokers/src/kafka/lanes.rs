@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::broker::{Delivery, DeliveryId, Event, Lane, Message, Room};
 use hapax_core::runtime::Runtime;
-use hapax_core::{Error, Result};
+use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
@@ -65,6 +65,8 @@ pub(super) struct AssignedLanes {
     gone: BTreeSet<Partition>,
     /// When partitions were taken up again.
     renewed_at: Option<Duration>,
+    /// Whether partitions are put off although their topics may be the same.
+    is_in_doubt: bool,
     events: VecDeque<Event>,
     failure: Option<Error>,
     leaving: Vec<oneshot::Sender<Result<()>>>,
@@ -135,7 +137,12 @@ impl SharedLanes {
     }
 
     pub(super) fn fail(&self, error: Error) {
-        self.state().failure = Some(error);
+        let mut state = self.state();
+        // An error that ends the worker is not hidden by the next report of the driver.
+        if state.failure.as_ref().is_none_or(|failure| failure.kind() != ErrorKind::Unusable) {
+            state.failure = Some(error);
+        }
+        drop(state);
         self.changed.notify_one();
     }
 

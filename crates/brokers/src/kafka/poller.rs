@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hapax_core::broker::{Coordinates, Headers, Message, Position};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, Result, Timestamp};
+use parking_lot::Mutex;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
@@ -82,7 +83,7 @@ fn connect(
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
     let failures = ConnectionFailures::default();
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures };
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, known: Mutex::default() };
     let made = config::config(url)?.create_with_context(context);
     let consumer: BaseConsumer<Rebalancer> = made.map_err(|error| config::refused(&error))?;
     for topic in &names {
@@ -132,13 +133,14 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
         if now < commit_at {
             continue;
         }
-        commit_at = now + COMMIT_EVERY;
         note_positions(consumer, lanes);
         // An offset must not be committed for a topic that is gone.
         if (now >= check_at || lanes.has_gone() || !lanes.unsent().is_empty()) && check(consumer) {
             check_at = now + CHECK_EVERY;
             commit(consumer, lanes);
         }
+        // After the check: a broker that is slow or away blocks it, and messages are to be read in between.
+        commit_at = lanes.now() + COMMIT_EVERY;
     }
     note_positions(consumer, lanes);
 }
@@ -253,8 +255,12 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
         }
         KafkaError::MessageConsumptionFatal(_) => unusable("the Kafka driver cannot go on"),
         KafkaError::MessageConsumption(Code::AutoOffsetReset) => {
-            if is_about_topics(consumer) || lanes.doubt() {
-                return;
+            match consumer.context().check_topics(consumer) {
+                Ok(true) => return,
+                Ok(false) if lanes.doubt() => return,
+                Ok(false) => {}
+                // Perhaps it is another topic. The partitions are taken up again once the broker tells.
+                Err(_) => return lanes.put_off_all(),
             }
             unusable(
                 "the broker no longer has the committed offset of a partition, so messages are lost; set the offset \

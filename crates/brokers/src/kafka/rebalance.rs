@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
@@ -15,6 +16,7 @@ use tracing::debug;
 
 use super::failures::ConnectionFailures;
 use super::lanes::{DoneOffset, Partition, SharedLanes};
+use super::topics::TopicId;
 use super::url::Start;
 use crate::url::{not_applied, unknown, unusable};
 
@@ -24,6 +26,8 @@ pub(super) struct Rebalancer {
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
     pub(super) failures: ConnectionFailures,
+    /// The first ids that this member has seen. A topic with another one was created while the group ran.
+    pub(super) known: Mutex<HashMap<String, TopicId>>,
 }
 
 impl Rebalancer {

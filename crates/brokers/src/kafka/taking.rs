@@ -40,6 +40,7 @@ impl Rebalancer {
     ) -> KafkaResult<()> {
         let committed = self.patiently(|| committed(consumer, given))?;
         let found = self.patiently(|| self.find_topics(consumer, PATIENCE))?;
+        let mut known = self.known.lock().clone();
         let (mut assigned, mut taken, mut gone) = (TopicPartitionList::new(), Vec::new(), Vec::new());
         for element in committed.elements() {
             let Some(partition) = self.partition(element.topic(), element.partition()) else { continue };
@@ -47,7 +48,9 @@ impl Rebalancer {
             match found.get(element.topic()) {
                 Some(id) => {
                     let unread = TakenUp { partition, topic: *id, progress: LaneProgress::new(None) };
-                    let begun = self.begin(consumer, &element, unread, is_again)?;
+                    // Nobody means to skip a topic that was created while the group ran.
+                    let is_renewed = differ(known.get(element.topic()).copied(), *id);
+                    let begun = self.begin(consumer, &element, unread, is_again || is_renewed)?;
                     start = begun.progress.done().map_or(start, Offset::Offset);
                     taken.push(begun);
                 }
@@ -56,6 +59,12 @@ impl Rebalancer {
             }
             assigned.add_partition_offset(element.topic(), element.partition(), start)?;
         }
+        for (topic, id) in &found {
+            if let Some(id) = id {
+                known.entry(topic.clone()).or_insert(*id);
+            }
+        }
+        *self.known.lock() = known;
         self.lanes.add(taken, gone);
         match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(&assigned)?,
@@ -131,9 +140,9 @@ impl Rebalancer {
     }
 
     fn say_renewed(&self, topic: &str) {
-        self.lanes.fail(not_applied(format!(
-            "the topic `{topic}` was deleted and created again; the worker reads it from its first message"
-        )));
+        let message =
+            format!("the topic `{topic}` was deleted and created again; the worker reads it from its first message");
+        self.lanes.fail(not_applied(message));
     }
 
     pub(super) fn find_topics(&self, consumer: &BaseConsumer<Self>, within: Duration) -> KafkaResult<FoundTopics> {

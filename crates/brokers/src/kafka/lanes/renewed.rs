@@ -30,16 +30,19 @@ impl SharedLanes {
     /// Forgets all partitions until they are taken up again, if some were just before: what the driver reports may be
     /// about the old topic. Returns whether it did.
     pub(in crate::kafka) fn doubt(&self) -> bool {
-        let all: Vec<Partition> = {
-            let state = self.state();
-            let is_late = |at: Duration| self.now().saturating_sub(at) > DOUBT;
-            if state.renewed_at.is_none_or(is_late) {
-                return false;
-            }
-            state.lanes.keys().cloned().collect()
-        };
-        self.put_off(&all);
+        let is_late = |at: Duration| self.now().saturating_sub(at) > DOUBT;
+        if self.state().renewed_at.is_none_or(is_late) {
+            return false;
+        }
+        self.put_off_all();
         true
+    }
+
+    /// Forgets all partitions until the broker tells their topics.
+    pub(in crate::kafka) fn put_off_all(&self) {
+        let all: Vec<Partition> = self.state().lanes.keys().cloned().collect();
+        self.put_off(&all);
+        self.state().is_in_doubt = true;
     }
 
     fn put_off(&self, partitions: &[Partition]) {
@@ -57,7 +60,8 @@ impl SharedLanes {
         let (back, gone) = mem::take(&mut state.gone).into_iter().partition(|(topic, _)| found.contains_key(&**topic));
         state.gone = gone;
         let back: BTreeSet<Partition> = back;
-        if !back.is_empty() {
+        // A doubt does not make the next one last longer.
+        if !back.is_empty() && !mem::take(&mut state.is_in_doubt) {
             state.renewed_at = Some(self.now());
         }
         back.into_iter().collect()

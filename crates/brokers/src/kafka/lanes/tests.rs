@@ -98,3 +98,12 @@ fn a_small_message_takes_more_than_its_bytes() {
     let (lanes, partitions) = lanes(100);
     assert!(push_until_paused(&lanes, &partitions[0], 0) <= MAX_BYTES / 100 / OVERHEAD + 1);
 }
+
+#[test]
+fn an_error_that_ends_the_worker_is_not_hidden_by_the_next_report_of_the_driver() {
+    let (lanes, _) = lanes(1);
+    lanes.fail(crate::url::unusable("messages are lost"));
+    lanes.fail(crate::url::not_applied("all brokers are down"));
+    let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
+    assert_eq!(lanes.next(&room).unwrap_err().kind(), ErrorKind::Unusable);
+}
