@@ -141,7 +141,7 @@ impl NatsSource {
     fn receive(&mut self, found: PulledItem) {
         let (delivery, is_early) = match found {
             PulledItem::Message(arrived) => (self.reader.read(&arrived), false),
-            PulledItem::New(arrived) => (self.reader.read(&arrived), true),
+            PulledItem::Early(arrived) => (self.reader.read(&arrived), true),
             PulledItem::Unreadable(found) => {
                 let now = self.runtime.boottime_now();
                 (Some(self.reader.read_unreadable(found, self.puller.info(), now)), false)

@@ -36,7 +36,8 @@ use logins::{
 };
 use order::{
     a_long_message_keeps_nothing_back_after_a_cut, the_order_holds_when_a_connection_breaks_with_messages_on_the_way,
-    the_order_holds_when_a_worker_dies_with_messages, what_is_given_back_at_a_stop_arrives_again_in_its_order,
+    the_order_holds_when_a_worker_dies_with_messages, the_order_holds_when_the_lease_of_an_earlier_message_ends_later,
+    what_is_given_back_at_a_stop_arrives_again_in_its_order,
 };
 use sink::{a_sink_whose_driver_has_died_publishes_again, the_window_of_a_sink_is_the_shortest_of_its_streams};
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         what_is_given_back_at_a_stop_arrives_again_in_its_order,
         the_order_holds_when_a_connection_breaks_with_messages_on_the_way,
         the_order_holds_when_a_worker_dies_with_messages,
+        the_order_holds_when_the_lease_of_an_earlier_message_ends_later,
         a_long_message_keeps_nothing_back_after_a_cut,
         nothing_is_lost_when_a_call_for_the_next_event_is_dropped,
         a_settlement_that_fails_is_sent_again,

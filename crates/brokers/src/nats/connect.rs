@@ -61,7 +61,8 @@ pub(super) async fn start_driver(url: &BrokerUrl) -> Result<Driving> {
         ready(())
     });
     let client = async_nats::connect_with_options(addresses, options).await.map_err(refused)?;
-    Ok(Driving { client, denials, death, earlier: 0 })
+    let jetstream = jetstream::new(client.clone());
+    Ok(Driving { client, jetstream, denials, death, earlier: 0 })
 }
 
 fn options(url: &BrokerUrl) -> Result<ConnectOptions> {

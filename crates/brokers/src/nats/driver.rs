@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_nats::Client;
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::Context;
 use hapax_core::Result;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
@@ -25,6 +26,8 @@ pub(super) struct Driver {
 #[derive(Clone)]
 pub(super) struct Driving {
     pub(super) client: Client,
+    /// JetStream on it. Each further one would start a task.
+    pub(super) jetstream: Context,
     pub(super) denials: Denials,
     /// Its sender lives as long as the task of the driver.
     pub(super) death: watch::Receiver<()>,
@@ -86,9 +89,18 @@ impl Driver {
 
     /// The API of JetStream on the connection.
     pub(super) async fn context(&self) -> Result<Context> {
-        let mut context = jetstream::new(self.alive().await?);
-        context.set_timeout(PATIENCE);
-        Ok(context)
+        Ok(self.connected(PATIENCE).await?.1)
+    }
+
+    /// The connection, with a driver that is not known to be dead, and JetStream on it, which waits so long for a reply.
+    ///
+    /// # Errors
+    /// As [`alive`](Self::alive).
+    pub(super) async fn connected(&self, patience: Duration) -> Result<(Client, Context)> {
+        self.alive().await?;
+        let Driving { client, jetstream: mut context, .. } = self.current.read().clone();
+        context.set_timeout(patience);
+        Ok((client, context))
     }
 }
 

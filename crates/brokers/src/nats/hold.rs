@@ -1,8 +1,10 @@
 //! Keeps the order of messages over a cut. What the server had sent by then and has not arrived is sent again only
-//! after its lease; new messages wait for it.
+//! after its lease; what arrives meanwhile waits for it.
 //!
-//! The server sends a message again before any new one. So a new message may run as soon as everything that the server
-//! counts as unfinished has arrived here, or when one is sent for a request that was made after the leases have ended.
+//! The server sends a message again before any new one. So what waits may run as soon as everything that the server
+//! counts as unfinished has arrived here, or when a new message is sent for a request that was made after the leases
+//! have ended. Messages that are sent again wait, too: the lease of an earlier one may end later. What the server counts
+//! and never sends again, for instance because it was delivered too often, is waited for as long as such a request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub(super) struct Hold {
     until: Duration,
     /// Whether a new message waits.
     has_new: bool,
+    /// When a request was first made after that.
+    asked: Option<Duration>,
     /// Whether nothing is missing any more.
     is_over: Arc<AtomicBool>,
 }
@@ -70,12 +74,19 @@ impl Hold {
                 sleeping.sleep(LOOK_EVERY).await;
             }
         }));
-        Ok(Some(Self { beyond: info.delivered.stream_sequence, until, has_new: false, is_over }))
+        Ok(Some(Self { beyond: info.delivered.stream_sequence, until, has_new: false, asked: None, is_over }))
     }
 
-    /// Whether everything that was missing has arrived.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+    /// Whether everything that was missing has arrived, or does not come.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        let has_waited = |asked: Duration| now >= asked + EXPIRES + SLACK;
+        self.is_over.load(Ordering::Acquire) || self.asked.is_some_and(has_waited)
+    }
+
+    pub(super) fn note_asked(&mut self, asked: Duration) {
+        if self.ends_with(asked) {
+            self.asked.get_or_insert(asked);
+        }
     }
 
     /// Whether to ask for messages.

@@ -41,7 +41,7 @@ const FORGETS: (usize, Duration) = (10, Duration::from_millis(100));
 pub(super) enum PulledItem {
     Message(Arrived),
     /// It waits until nothing is missing that the server has sent before.
-    New(Arrived),
+    Early(Arrived),
     /// Nothing is missing any more.
     NothingMissing,
     /// The driver cannot read it.
@@ -291,7 +291,8 @@ impl Puller {
     }
 
     fn notice_end_of_hold(&mut self) {
-        if self.hold.as_ref().is_some_and(Hold::is_over) {
+        let now = self.runtime.boottime_now();
+        if self.hold.as_ref().is_some_and(|hold| hold.is_over(now)) {
             self.end_hold();
         }
     }
@@ -327,6 +328,9 @@ impl Puller {
         self.request += 1;
         self.open = batch;
         (self.asked, self.heard) = (asked, self.runtime.boottime_now());
+        if let Some(hold) = &mut self.hold {
+            hold.note_asked(asked);
+        }
         Ok(())
     }
 
@@ -370,20 +374,19 @@ impl Puller {
     fn receive(&mut self, arrived: Arrived) {
         // The server may have sent it to a new connection for a request of the lost one. Earlier ones may be missing.
         if self.is_ordered && self.listener.as_ref().is_some_and(|listener| listener.connects != arrived.connects) {
-            return self.found.push_back(PulledItem::New(arrived));
+            return self.found.push_back(PulledItem::Early(arrived));
         }
-        let is_new = |hold: &&mut Hold| message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
-        match self.hold.as_mut().filter(is_new) {
-            Some(hold) if !hold.ends_with(self.asked) => {
-                hold.note_new();
-                self.found.push_back(PulledItem::New(arrived));
-            }
-            Some(_) => {
-                self.end_hold();
-                self.found.push_back(PulledItem::Message(arrived));
-            }
-            None => self.found.push_back(PulledItem::Message(arrived)),
+        let Some(hold) = &mut self.hold else { return self.found.push_back(PulledItem::Message(arrived)) };
+        let is_new = message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
+        if is_new && hold.ends_with(self.asked) {
+            self.end_hold();
+            return self.found.push_back(PulledItem::Message(arrived));
         }
+        if is_new {
+            hold.note_new();
+        }
+        // Also one that is sent again: the lease of an earlier one may end later, as each is extended by itself.
+        self.found.push_back(PulledItem::Early(arrived));
     }
 }
 

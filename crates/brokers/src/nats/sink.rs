@@ -85,10 +85,7 @@ impl NatsSink {
 
     /// The connection, with a driver that lives, and JetStream on it.
     async fn context(&self) -> Result<(Client, Context)> {
-        let client = self.driver.alive().await?;
-        let mut context = jetstream::new(client.clone());
-        context.set_timeout(self.config.timeout);
-        Ok((client, context))
+        self.driver.connected(self.config.timeout).await
     }
 
     async fn read_streams(&self) -> Result<Vec<Finding>> {

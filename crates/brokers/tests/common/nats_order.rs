@@ -9,7 +9,7 @@ use hapax_testkit::proxy::{Direction, NetworkFault, Proxy};
 use hapax_testkit::servers::NatsServer;
 
 use crate::Fixture;
-use crate::common::{DEADLINE, room, runtime, some, take, text, texts};
+use crate::common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text, texts};
 
 impl Fixture {
     /// Sends messages of one ordering key, whose payloads are their numbers.
@@ -99,6 +99,20 @@ pub(crate) async fn the_order_holds_when_a_worker_dies_with_messages() {
     let mut source = fixture.source("&order=header:Order").await;
     let first = first_arrivals(&fixture, &mut source, async || {}).await;
     assert_eq!(first, (0..60).collect::<Vec<_>>());
+}
+
+/// Each lease is extended at a time of its own.
+pub(crate) async fn the_order_holds_when_the_lease_of_an_earlier_message_ends_later() {
+    let fixture = Fixture::new("crashed-later").await;
+    fixture.send_ordered(0..20).await;
+    let mut killed = fixture.source("&order=header:Order&ack-wait=3").await;
+    let held = take(&mut killed, 20).await;
+    assert!(is_quiet(&mut killed, Duration::from_millis(1500)).await);
+    settle(&killed.settler(), &held[0].id, Settlement::Extend(Duration::from_secs(3))).await;
+    drop(killed);
+    let mut source = fixture.source("&order=header:Order").await;
+    let first = first_arrivals(&fixture, &mut source, async || {}).await;
+    assert_eq!(first, (0..20).collect::<Vec<_>>());
 }
 
 pub(crate) async fn a_long_message_keeps_nothing_back_after_a_cut() {
