@@ -454,6 +454,8 @@ async fn taken_stays(World { letters, _resources }: World) {
 
     letters.postpone(&[id(1)], HOUR).await.unwrap();
     assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it waits for its back-off");
+    // A late extension is about the time before.
+    letters.extend(&[id(1)], HOUR).await.unwrap();
     assert_eq!(letters.remove(id(1), &marked).await.unwrap(), LetterChange::Yes);
     put(&*letters, [unknown(1)]).await;
     mark(&*letters, 1).await;

@@ -82,6 +82,9 @@ const DROP = {
 };
 
 function actionsOf(letter) {
+  // A word was given: what remains is to change it.
+  if (letter.reason === 'done') return [REDRIVE_NOT_DONE, DROP];
+  if (letter.reason === 'not-done') return [REDRIVE_DONE, DROP];
   const isUnknown = ['outcome-unknown', 'record-damaged'].includes(letter.reason);
   return isUnknown ? [REDRIVE, REDRIVE_NOT_DONE, REDRIVE_DONE, DROP] : [REDRIVE, DROP];
 }

@@ -107,7 +107,8 @@ pub enum DeadReason {
     OutcomeUnknown,
     /// Its outcome was unknown, and an operator has found out that it had no effect. Its redrive may run it again.
     NotDone,
-    /// An operator has found out that it was processed. Its redrive records that.
+    /// An operator has found out that it was processed. Its redrive records that where the worker keeps records, and
+    /// removes the letter.
     Done,
     /// Its record cannot be read.
     RecordDamaged,

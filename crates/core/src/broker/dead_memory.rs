@@ -75,7 +75,9 @@ impl Kept {
 
     fn move_end(&mut self, ids: &[DeadLetterId], free_at: Timestamp, taken_until: Option<Timestamp>) {
         for id in ids {
-            if let Some(slot) = self.slot(*id).filter(|slot| slot.marked_at.is_some()) {
+            let can_move =
+                |slot: &&mut Slot| slot.marked_at.is_some() && (taken_until.is_none() || slot.taken_until.is_some());
+            if let Some(slot) = self.slot(*id).filter(can_move) {
                 (slot.free_at, slot.taken_until) = (free_at, taken_until);
             }
         }

@@ -70,7 +70,8 @@ pub trait DeadLetterStore: DeadLetters {
     /// `NotApplied` or `Unknown`: letters that were taken and not returned are free again after the lease.
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>>;
 
-    /// Extends the lease of taken letters. Does nothing with letters that are gone or not marked.
+    /// Extends the lease of taken letters. Does nothing with letters that are gone, not marked or given
+    /// back.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: repeating it is safe.
@@ -132,7 +133,8 @@ impl FromStr for SeenLetter {
 pub enum LetterWord {
     /// No attempt had an effect, or will have one. The message may run once more.
     NotDone,
-    /// The message was processed. Its redrive records that where no record says so, and does not run it.
+    /// The message was processed. Its redrive does not run it, and removes the letter. A worker with records records
+    /// that the message was processed where no record says so.
     Done,
 }
 
@@ -150,7 +152,19 @@ impl LetterWord {
     pub const fn replaces(self) -> &'static [DeadReason] {
         match self {
             Self::NotDone => &[DeadReason::OutcomeUnknown, DeadReason::RecordDamaged, DeadReason::Done],
-            Self::Done => &DeadReason::ALL,
+            // Nothing can be recorded about a message that cannot be read.
+            Self::Done => &[
+                DeadReason::KeyMissing,
+                DeadReason::KeyMalformed,
+                DeadReason::CallerUnknown,
+                DeadReason::KeyReused,
+                DeadReason::Rejected,
+                DeadReason::AttemptsExhausted,
+                DeadReason::OutcomeUnknown,
+                DeadReason::NotDone,
+                DeadReason::RecordDamaged,
+                DeadReason::Done,
+            ],
         }
     }
 }

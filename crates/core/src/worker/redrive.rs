@@ -136,7 +136,7 @@ impl RedriveSource {
     fn deliver(&mut self, marked: MarkedLetter) {
         let mut open = self.redrive.open.lock();
         // Its lease ran out although it is still being processed here.
-        if open.values().any(|letter| letter.id == marked.letter.id) {
+        if open.values().any(|letter| (letter.id, letter.marked_at) == (marked.letter.id, marked.marked_at)) {
             return;
         }
         self.delivered += 1;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::broker::DeadLetter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Call;
-use crate::machine::{Begin, Begun, Claim, Complete, Completed, Lapse, Observed, Resolved, Verdict};
+use crate::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Lapse, Observed, Resolved, Settled, Verdict};
 use crate::record::{Millis, Owner, Phase, Seconds, State};
 use crate::settings::{OnLapse, Policy};
 use crate::store::{Protocol, Store};
@@ -121,6 +121,36 @@ impl RecordReopener {
         protocol.resolve(&rk, record.token, verdict).await
     }
 
+    /// Records that no attempt had an effect. The word of the operator is used up by now: if the worker stops before
+    /// the next attempt begins, this record lets the message run.
+    async fn release(&self, letter: &DeadLetter, call: &Call, seen: &Observed) -> Result<Resolved> {
+        let lifetime = self.times.released;
+        if seen.live().is_some() {
+            return self.resolve(call, seen, &Verdict::NotDone { lifetime }).await;
+        }
+        let Some(grant) = self.begin(letter, call).await? else { return Ok(Resolved::Stale) };
+        let released = Protocol::over(&*self.store).release(&grant.rk, &Claim::from(&grant), lifetime).await?;
+        Ok(match released {
+            Settled::Yes => Resolved::Yes,
+            Settled::Lost => Resolved::Stale,
+        })
+    }
+
+    /// Begins an attempt that runs nothing, to write a record. None if another attempt or an answer is there.
+    async fn begin(&self, letter: &DeadLetter, call: &Call) -> Result<Option<Grant>> {
+        let begin = Begin {
+            call: *call,
+            // The same for each repetition.
+            owner: Owner(*letter.id.as_bytes()),
+            lease: self.times.lease,
+            unknown_retention: self.times.unknown,
+            on_lapse: Lapse::Hold,
+        };
+        let begun = Protocol::over(&*self.store).begin(&begin).await?;
+        let (Begun::Granted(grant) | Begun::Mine(grant)) = begun else { return Ok(None) };
+        Ok(Some(grant))
+    }
+
     /// Records that the message was processed.
     async fn record(&self, letter: &DeadLetter, call: &Call, seen: &Observed) -> Result<Resolved> {
         match self.judge(call, seen) {
@@ -134,18 +164,7 @@ impl RecordReopener {
                 return Ok(Resolved::Stale);
             }
         }
-        let protocol = Protocol::over(&*self.store);
-        let begin = Begin {
-            call: *call,
-            // The same for each repetition.
-            owner: Owner(*letter.id.as_bytes()),
-            lease: self.times.lease,
-            unknown_retention: self.times.unknown,
-            on_lapse: Lapse::Hold,
-        };
-        let (Begun::Granted(grant) | Begun::Mine(grant)) = protocol.begin(&begin).await? else {
-            return Ok(Resolved::Stale);
-        };
+        let Some(grant) = self.begin(letter, call).await? else { return Ok(Resolved::Stale) };
         let complete = Complete {
             claim: Claim::from(&grant),
             fingerprint: grant.fingerprint,
@@ -154,7 +173,7 @@ impl RecordReopener {
             ended: seen.now,
             age: Duration::ZERO,
         };
-        Ok(match protocol.complete(&grant.rk, &complete).await? {
+        Ok(match Protocol::over(&*self.store).complete(&grant.rk, &complete).await? {
             Completed::Done | Completed::Recreated | Completed::Already => Resolved::Yes,
             Completed::Gone | Completed::Lost(_) => Resolved::Stale,
         })
@@ -174,11 +193,10 @@ impl Reopen for RecordReopener {
                 }
             });
         };
-        let not_done = Verdict::NotDone { lifetime: self.times.released };
         let (resolved, reopened) = match rules::redrive(letter.reason, self.judge(&call, &seen), self.repeats) {
             RedriveAction::Deliver => (Resolved::Yes, ReopenedLetter::Open),
             RedriveAction::Reopen => (self.reopen_dead(&call, &seen).await?, ReopenedLetter::Open),
-            RedriveAction::Release => (self.resolve(&call, &seen, &not_done).await?, ReopenedLetter::Open),
+            RedriveAction::Release => (self.release(letter, &call, &seen).await?, ReopenedLetter::Open),
             RedriveAction::Record => (self.record(letter, &call, &seen).await?, ReopenedLetter::Processed),
             RedriveAction::Remove => (Resolved::Yes, ReopenedLetter::Processed),
             RedriveAction::BuryAgain => (Resolved::Yes, ReopenedLetter::Unknown),

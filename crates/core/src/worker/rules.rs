@@ -113,7 +113,7 @@ pub fn redrive(reason: DeadReason, record: LetterRecord, repeats: bool) -> Redri
         (DeadReason::Done, Absent | Lapsed | Indeterminate | Released | Dead) => RedriveAction::Record, // E3
         (_, Processed) => RedriveAction::Remove,            // E4
         (_, Dead) => RedriveAction::Reopen,                 // E5
-        (DeadReason::NotDone, Lapsed | Indeterminate) => RedriveAction::Release, // E6
+        (DeadReason::NotDone, Absent | Lapsed | Indeterminate) => RedriveAction::Release, // E6
         (DeadReason::NotDone, Running) => RedriveAction::BuryAgain, // E7
         (_, Running) if is_unknown => RedriveAction::Wait,  // E8
         (_, Lapsed) if is_unknown && repeats => RedriveAction::Deliver, // E9

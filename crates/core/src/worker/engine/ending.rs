@@ -155,8 +155,11 @@ impl Engine {
     /// earlier one of its key: another worker would not wait for it.
     pub(super) fn give_back_idle(&mut self) {
         let is_in_hand = |(number, held): &(&u64, &HeldMessage)| held.is_running() || self.burials.has(**number);
-        let keeps = self.capability.redelivers && !self.capability.keeps_order;
-        let in_hand = self.messages.iter().filter(|_| keeps).filter(is_in_hand);
+        let keeps_order_here = |(_, held): &(&u64, &HeldMessage)| {
+            let capability = if is_letter(&held.delivery) { redrive::capability() } else { self.capability };
+            capability.redelivers && !capability.keeps_order
+        };
+        let in_hand = self.messages.iter().filter(keeps_order_here).filter(is_in_hand);
         let keys: BTreeSet<OrderKey> = in_hand.filter_map(|(_, held)| order_key(&held.delivery)).collect();
         let is_free = |held: &HeldMessage| order_key(&held.delivery).is_none_or(|key| !keys.contains(&key));
         let idle = self.messages.iter().filter(|message| !is_in_hand(message)).filter(|(_, held)| is_free(held));

@@ -28,6 +28,9 @@ const REOPEN_AGAIN: Duration = Duration::from_secs(30);
 const MOST_FAILURES: u32 = 3;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How long one look opens messages. Only a look extends the leases of the letters that are open.
+const PREPARE_WITHIN: Duration = Duration::from_secs(10);
+
 /// How many marked letters are processed at a time.
 const MOST: usize = 100;
 
@@ -76,7 +79,9 @@ impl Redrive {
         }
         let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?.into_iter();
         let (mut ready, mut failures) = (Vec::new(), 0);
+        let until = self.runtime.boottime_now() + PREPARE_WITHIN;
         while failures < MOST_FAILURES
+            && self.runtime.boottime_now() < until
             && let Some(mut marked) = taken.next()
         {
             match self.prepare(&mut marked).await {
@@ -93,7 +98,8 @@ impl Redrive {
         }
         let waiting: Vec<DeadLetterId> = taken.map(|marked| marked.letter.id).collect();
         if !waiting.is_empty() {
-            let _ = self.letters.postpone(&waiting, LOOK_AGAIN).await;
+            let after = if failures < MOST_FAILURES { Duration::ZERO } else { LOOK_AGAIN };
+            let _ = self.letters.postpone(&waiting, after).await;
         }
         Ok(ready)
     }

@@ -118,7 +118,16 @@ async fn without_a_record_an_unknown_outcome_runs_by_a_word_only() {
     for reason in [DeadReason::NotDone, DeadReason::AttemptsExhausted, DeadReason::Rejected, DeadReason::KeyReused] {
         assert_eq!(bench.reopen(&letter(reason, "5")).await, ReopenedLetter::Open, "{reason:?}");
     }
-    assert_eq!(bench.phase(&letter(DeadReason::NotDone, "5")).await, None);
+    assert_eq!(bench.phase(&letter(DeadReason::NotDone, "5")).await, Some(Phase::Released));
+}
+
+#[tokio::test]
+async fn the_word_not_done_holds_without_a_record_until_an_attempt_begins() {
+    let (bench, used_up) = (Bench::new(), letter(DeadReason::OutcomeUnknown, "5"));
+    assert_eq!(bench.reopen(&letter(DeadReason::NotDone, "5")).await, ReopenedLetter::Open);
+    assert_eq!(bench.reopen(&used_up).await, ReopenedLetter::Open, "the worker stopped before its attempt");
+    bench.grant(&used_up, 0).await;
+    assert_eq!(bench.reopen(&used_up).await, ReopenedLetter::Unknown, "the attempt has no end");
 }
 
 #[tokio::test]
