@@ -92,7 +92,8 @@ impl Driver {
         Ok(self.connected(PATIENCE).await?.1)
     }
 
-    /// The connection, with a driver that is not known to be dead, and JetStream on it, which waits so long for a reply.
+    /// The connection, with a driver that is not known to be dead, and JetStream on it, which waits for a reply as long
+    /// as its patience.
     ///
     /// # Errors
     /// As [`alive`](Self::alive).

@@ -3,8 +3,9 @@
 //!
 //! The server sends a message again before any new one. So what waits may run as soon as everything that the server
 //! counts as unfinished has arrived here, or when a new message is sent for a request that was made after the leases
-//! have ended. Messages that are sent again wait, too: the lease of an earlier one may end later. What the server counts
-//! and never sends again, for instance because it was delivered too often, is waited for as long as such a request.
+//! have ended. Messages that are sent again wait, too: the lease of an earlier one may end later. A message that the
+//! server counts and never sends again, for instance because it was delivered too often, is not waited for any longer
+//! than such a request takes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -219,8 +219,8 @@ impl Outbox for PostgresOutbox {
 const NO_RIGHTS: &str =
     "the role lacks a right of a relay on the tables of the outbox; docs/outbox_rights.sql grants them";
 
-const ISOLATION: &str = "default_transaction_isolation is not 'read committed', so that the mark of an event could miss a \
-    republication that has just begun; set it to 'read committed' for this role";
+const ISOLATION: &str = "default_transaction_isolation is not 'read committed', so that the mark of an event \
+    could miss a republication that has just begun; set it to 'read committed' for this role";
 
 const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id) values (1), \
     then restart the relays";
