@@ -203,7 +203,10 @@ async fn few_rights() {
     let [writer, relay, operator] = ["writer", "relay", "operator"].map(|part| format!("{name}_{part}"));
     let rights = include_str!("../../../../../docs/outbox_rights.sql");
     let grants = rights.replace("SCHEMA", name).replace("WRITER", &writer).replace("RELAY", &relay);
-    let roles = format!("create role {writer} login; create role {relay} login; create role {operator} login;");
+    let roles = format!(
+        "create role {writer} login; create role {relay} login; create role {operator} login;
+         revoke execute on all functions in schema {name} from public;"
+    );
     schema.admin().batch_execute(&(roles + &grants.replace("OPERATOR", &operator))).await.unwrap();
     let writing = connect(&schema, &writer).await;
     let emit = format!("select {name}.hapax_emit('shop', null, null, 'topic', '', 'a', in_commit_order => true)");
@@ -359,6 +362,12 @@ async fn start_up() {
         refused.map(|finding| finding.message).collect::<Vec<_>>()
     };
     assert_eq!(refused(&outbox).await, [""; 0]);
+    let isolation = format!("alter role {name} set default_transaction_isolation = 'repeatable read'");
+    schema.admin().batch_execute(&isolation).await.unwrap();
+    let found = refused(&self::outbox(&schema.url())).await;
+    assert!(found.len() == 1 && found[0].contains("default_transaction_isolation"), "{found:?}");
+    let reset = format!("alter role {name} reset default_transaction_isolation");
+    schema.admin().batch_execute(&reset).await.unwrap();
     let role = format!("{name}_poor");
     let create = format!(
         "create role {role} login; grant usage on schema {name} to {role};

@@ -48,6 +48,16 @@ async fn foreign_tables() {
         assert_refused(PostgresTables::connect(&url).unwrap().missing().await, Unusable, &message);
         admin.batch_execute(&format!("alter table {table} owner to {name}")).await.unwrap();
     }
+    // Its owner could write another body.
+    let own = async |owner: &str| {
+        let alter = format!("alter function hapax_hold_republications() owner to {owner}");
+        admin.batch_execute(&alter).await.unwrap();
+    };
+    own(&format!("{name}_other")).await;
+    let url = schema.url().parse().unwrap();
+    let refused = PostgresOutbox::connect(&url).unwrap().horizon().await;
+    assert_refused(refused, Unusable, &format!("hapax_hold_republications is owned by the role {name}_other"));
+    own(name).await;
     Operation::new("one").cycle(&*store(&schema.url())).await;
     // A superuser and the owner of the database may do everything anyway.
     admin.batch_execute("alter table hapax_record owner to postgres").await.unwrap();
@@ -151,6 +161,14 @@ async fn open_schema() {
     let (other_ledger, other_store) = (super::ledger::ledger(&schema.url(), terms()), super::store(&schema.url()));
     assert_eq!(other_ledger.check(1).await.unwrap().len(), 1);
     assert_eq!(other_store.check().await.unwrap(), []);
+    // The owner of a schema may always create there.
+    let owned = format!(
+        "revoke all on schema {name}_elsewhere from public;
+         alter schema {name}_elsewhere owner to {name}_other;
+         grant usage on schema {name}_elsewhere to {name}"
+    );
+    admin.batch_execute(&owned).await.unwrap();
+    assert_eq!(super::ledger::ledger(&schema.url(), terms()).check(1).await.unwrap().len(), 1);
 }
 
 async fn late_system() {
