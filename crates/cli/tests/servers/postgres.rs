@@ -121,7 +121,8 @@ const PLANT: &str = "
     set role other;
     create function public.steal(bigint, interval) returns interval language sql volatile as
         'insert into public.stolen values (current_user); select $1::double precision * $2';
-    create operator public.* (leftarg = bigint, rightarg = interval, function = public.steal)";
+    create operator public.* (leftarg = bigint, rightarg = interval, function = public.steal);
+    reset role";
 
 /// The operation whose record was lost runs again: only a ledger could prevent that. The log and the metrics tell.
 async fn promoted_with_loss() {
