@@ -141,7 +141,7 @@ async fn unreadable_without_the_right() {
     .await;
     let (code, log) = worker.terminate();
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("STREAM.MSG.GET.cli-secret") && log.contains("sequence=2"), "{log}");
+    assert!(log.contains("STREAM.MSG.GET.cli-secret") && log.contains("`nats stream get cli-secret 2`"), "{log}");
 }
 
 /// A worker process, killed when dropped.
