@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use hapax_core::ErrorKind;
 use hapax_core::ledger::{Call, Claimed, Work};
 
 use super::delivery::{Got, Way, World, call, deliver, operation, terms};
@@ -126,7 +127,7 @@ pub(super) async fn a_busy_operation_is_not_counted(world: &World<'_>) {
 pub(super) async fn a_database_that_takes_no_writes_counts_nothing(world: &World<'_>) {
     let script = Script::new([Act::Execute("set transaction read only"), Act::Write]);
     let got = world.deliver_under(terms().max_attempts(1), call(1), &script).await;
-    assert_eq!(got, Got::NotApplied);
+    assert_eq!(got, Got::Error(ErrorKind::NotApplied));
     assert!(world.contents().await.attempts.is_empty(), "it is no failure of the handler");
     world.assert_nothing_then_fresh().await;
 }
