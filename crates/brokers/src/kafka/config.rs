@@ -24,6 +24,8 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         // A committed offset that the broker no longer has is an error; the callback sets where a new group starts.
         .set("auto.offset.reset", "error")
         .set("queued.max.messages.kbytes", "8192")
+        // A member that got no partition while a topic was gone finds the next one by a refresh.
+        .set("topic.metadata.refresh.interval.ms", "10000")
         .set("statistics.interval.ms", "2000");
     match url.protocol {
         GroupProtocol::Classic => {
