@@ -67,9 +67,10 @@ impl WorkerFault {
         match self {
             Self::Kill => (transfers / 1000).max(2),
             Self::Join | Self::Leave | Self::Pause => (transfers / 5000).max(1),
-            Self::KillBroker | Self::StartWithoutBroker | Self::RecreateTopic | Self::KillDatabase => {
-                (transfers / 10_000).max(1)
-            }
+            Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (transfers / 10_000).max(1),
+            // Not in a short run: a driver that knows a higher leader epoch of the old topic reads nothing of the new
+            // one until its worker is started again.
+            Self::RecreateTopic => transfers / 10_000,
         }
     }
 }
@@ -84,9 +85,6 @@ pub(crate) fn plan(options: &WorkerTortureOptions) -> Vec<WorkerFault> {
             plan.insert(random.of(0..places) as usize, fault);
         }
     }
-    // A broker that is started again raises the epoch of its partitions. The driver then refuses the lower epoch of a
-    // topic that is created again, and its worker reads nothing until it is started again.
-    plan.sort_by_key(|fault| *fault != WorkerFault::RecreateTopic);
     plan
 }
 
