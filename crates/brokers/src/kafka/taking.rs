@@ -142,7 +142,8 @@ impl Rebalancer {
     fn say_renewed(&self, topic: &str) {
         let message = format!(
             "the topic `{topic}` was deleted and created again; the worker reads it from its first message. If brokers \
-             were started again since the old topic was created, the driver may read nothing: then start the worker again"
+             were started again since the old topic was created, the driver may read nothing: then start the worker \
+             again"
         );
         self.lanes.fail(not_applied(message));
     }
