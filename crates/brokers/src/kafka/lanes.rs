@@ -214,7 +214,7 @@ impl SharedLanes {
         state.lanes.iter().filter_map(unsent).collect()
     }
 
-    /// Notes what was sent to the broker.
+    /// Notes the offsets that were sent to the broker.
     pub(super) fn sent(&self, offsets: &[DoneOffset]) {
         let mut state = self.state();
         for DoneOffset { partition, offset, .. } in offsets {

@@ -57,7 +57,7 @@ pub(super) async fn start(
                     fail_on_panic(&lanes, || run(&consumer, &lanes, &origins));
                 }
                 lanes.close();
-                // Commits what is done, and leaves the group.
+                // Commits the settled offsets, and leaves the group.
                 drop(consumer);
             }
         }
@@ -154,7 +154,7 @@ fn check(consumer: &BaseConsumer<Rebalancer>) -> bool {
     checked.is_ok()
 }
 
-/// Sends what is done to the broker. What it does not confirm is sent again.
+/// Sends the settled offsets to the broker. An offset that it does not confirm is sent again.
 fn commit(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes) {
     let unsent = lanes.unsent();
     if unsent.is_empty() {

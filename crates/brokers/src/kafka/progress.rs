@@ -15,7 +15,7 @@ pub(super) struct LaneProgress {
     position: Option<i64>,
     /// Whether the position belongs to this assignment. The driver forgets the one before a moment late.
     is_fresh: bool,
-    /// What was sent to the broker last.
+    /// The offset that was sent to the broker last.
     sent: Option<i64>,
     /// The first message of the partition.
     first: Option<i64>,
@@ -53,14 +53,14 @@ impl LaneProgress {
         }
     }
 
-    /// Passes what the driver has left out behind the last message.
+    /// Passes the records that the driver has left out behind the last message.
     fn pass(&mut self) {
         if self.done >= self.arrived {
             self.done = self.done.max(self.position);
         }
     }
 
-    /// Notes what the driver knows: the offset that the broker has confirmed, the first one and the end.
+    /// Notes three offsets that the driver knows: the confirmed one, the first one and the end.
     pub(super) fn note_statistics(&mut self, committed: Option<i64>, first: Option<i64>, end: Option<i64>) {
         if self.sent != self.begun && committed != self.sent {
             // It was not confirmed yet, and may never be.

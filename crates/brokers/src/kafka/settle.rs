@@ -1,4 +1,4 @@
-//! Notes what is settled, which the thread commits every second.
+//! Notes settled offsets, which the thread commits every second.
 
 use std::fmt;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Rebalancer {
             match found.get(element.topic()) {
                 Some(id) => {
                     let unread = TakenUp { partition, topic: *id, progress: LaneProgress::new(None) };
-                    // Nobody means to skip a topic that was created while the group ran.
+                    // A topic that was created while the group ran has nothing that `start=latest` is to skip.
                     let is_renewed = differ(known.get(element.topic()).copied(), *id);
                     let begun = self.begin(consumer, &element, unread, is_again || is_renewed)?;
                     start = begun.progress.done().map_or(start, Offset::Offset);
@@ -153,7 +153,7 @@ impl Rebalancer {
         found.map_err(KafkaError::MetadataFetch)
     }
 
-    /// Commits what is done as partitions are let go, but nothing of a topic that is gone.
+    /// Commits the settled offsets of partitions that are let go, but none of a topic that is gone.
     pub(super) fn commit_last(&self, consumer: &BaseConsumer<Self>, mut done: Vec<DoneOffset>) -> KafkaResult<()> {
         // An offset whose topic cannot be checked names the topic, so that it counts for no other one.
         if let Ok(found) = self.find_topics(consumer, CHECKED_WITHIN) {
