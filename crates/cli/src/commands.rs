@@ -22,7 +22,7 @@ use anyhow::anyhow;
 use hapax::ErrorKind;
 
 use crate::causes::in_words;
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 /// The error of a command, with its exit code.
 #[derive(Debug)]

@@ -36,7 +36,7 @@ use hapax::{Identity, Settings};
 use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
-use crate::logs::LogSettings;
+use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;

@@ -7,10 +7,9 @@ mod config;
 mod dashboard;
 mod files;
 mod gateway;
-mod logs;
 mod ops;
-mod otlp;
 mod relay;
+mod serve;
 mod store;
 mod tls;
 mod upstream;
@@ -23,7 +22,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::CommandError;
-use logs::{Log, LogSettings};
+use serve::logs::{self, Log, LogSettings};
 use version::{LONG_VERSION, VERSION};
 
 /// A request allocates and frees dozens of small objects, often on different threads. mimalloc is faster at that.

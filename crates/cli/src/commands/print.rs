@@ -7,7 +7,7 @@ use hapax::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::commands::CommandError;
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 /// Prints a line. Returns false if nobody reads the output any more.
 pub(crate) fn line(text: &str) -> Result<bool, CommandError> {

@@ -15,7 +15,7 @@ use crate::config::reader::values::Values;
 use crate::files;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::share_of;
-use crate::ops::shutdown::Shutdown;
+use crate::serve::shutdown::Shutdown;
 
 pub(crate) const TABLE: &str = "gateway";
 

@@ -3,8 +3,8 @@
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::logs::LogSettings;
-use crate::otlp::CollectorUrl;
+use crate::serve::logs::LogSettings;
+use crate::serve::otlp::CollectorUrl;
 
 pub(crate) const TABLE: &str = "log";
 

@@ -17,7 +17,7 @@ use crate::config::reader::show;
 use crate::config::reader::values::Values;
 use crate::config::settings::Configured;
 use crate::config::store::default_data_dir;
-use crate::logs::LogSettings;
+use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::sinks::{DEFAULT_ENDPOINT, EndpointSettings, EventSink, SinkPlace};
 use crate::store::wiring::tables::{SCHEMES, Tables};

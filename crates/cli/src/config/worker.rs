@@ -19,7 +19,7 @@ use crate::config::reader::values::Values;
 use crate::config::secrets;
 use crate::config::settings::Configured;
 use crate::config::{AdminConfig, log, store};
-use crate::logs::LogSettings;
+use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::DeadLetterPlace;
 use crate::store::wiring::sources::SourceUrl;

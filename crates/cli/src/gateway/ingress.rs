@@ -38,7 +38,7 @@ use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::routing::{Routed, Routes};
-use crate::ops::metrics::ListenerMetrics;
+use crate::serve::metrics::ListenerMetrics;
 
 /// The rules and limits that all connections share.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use crate::admin::call::PREFIX;
 use crate::admin::{AdminApi, Requester, serve as api};
 use crate::dashboard;
 use crate::ops::admin::connections::{AdminConnections, ConnectionLimits};
-use crate::ops::shutdown::Shutdown;
+use crate::serve::shutdown::Shutdown;
 
 pub(crate) use access::AdminAccess;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::ops::admin::ReportReadiness;
-use crate::ops::metrics::{set_findings, set_records_unknown};
+use crate::serve::metrics::{set_findings, set_records_unknown};
 use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
 use crate::store::unverified::UnverifiedStore;
 

@@ -12,7 +12,7 @@ use hapax::http::headers::is_reserved;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use crate::ops::metrics::UpstreamErrorKind;
+use crate::serve::metrics::UpstreamErrorKind;
 use crate::upstream::fields::filter_trailers;
 use crate::upstream::http1::ResponseConnection;
 use crate::upstream::http2::{self, StreamSlot};

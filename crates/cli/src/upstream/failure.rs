@@ -8,7 +8,7 @@ use hapax::{BoxError, RecordKey};
 use http::Response;
 use tracing::field::{debug, display};
 
-use crate::ops::metrics::UpstreamErrorKind;
+use crate::serve::metrics::UpstreamErrorKind;
 use crate::upstream::SendError;
 
 /// Why the client gets a problem instead of the response of the API.

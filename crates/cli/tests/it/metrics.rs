@@ -97,7 +97,7 @@ async fn every_metric_exists_from_the_start_and_counts() {
 #[test]
 fn every_metric_is_explained() {
     let page = include_str!("../../../../docs/metrics.md");
-    let sources = [include_str!("../../../core/src/telemetry.rs"), include_str!("../../src/ops/metrics.rs")];
+    let sources = [include_str!("../../../core/src/telemetry.rs"), include_str!("../../src/serve/metrics.rs")];
     let names = sources.iter().flat_map(|source| source.split(": &str = \"").skip(1));
     let names = names.filter_map(|rest| rest.split('"').next());
     let names: Vec<_> = names.filter(|name| name.starts_with("hapax_")).collect();

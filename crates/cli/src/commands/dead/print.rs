@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::dead::FoundLetter;
 use crate::commands::print::{exact_time, object, text_or_hexadecimal, time};
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
     if as_json {

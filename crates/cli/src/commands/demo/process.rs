@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::process::Command;
 
 use super::parent_death::DEMO_PROCESS;
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 /// A command that runs this program, writes its log to this file, and ends with the demo.
 pub(super) fn command(log: &Path) -> Result<Command> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use hapax::Gate;
 use hapax::journal::FileJournal;
 
-use crate::ops::shutdown::Shutdown;
+use crate::serve::shutdown::Shutdown;
 
 /// How a gateway stopped.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::commands::print::object;
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 pub(super) fn header() -> String {
     columns(["RECORD KEY", "OPERATION", "STATE", "ATTEMPT", "SINCE", "TOKEN"])

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::key::OrderingKey;
 use crate::commands::print::{object, text_or_hexadecimal, time};
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 pub(super) fn parked(parked: &ParkedKey, as_json: bool) -> String {
     let key = OrderingKey::new(parked.key.clone());

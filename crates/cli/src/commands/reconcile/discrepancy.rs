@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::CommandError;
 use crate::commands::print::line;
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 /// Something that does not fit together.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
-use crate::logs::LogFormat;
+use crate::serve::logs::LogFormat;
 use crate::upstream::client::Upstream;
 
 /// Where the key of a request is.

@@ -10,7 +10,7 @@ use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::route::ConfiguredRoute;
 use crate::config::settings::{Configured, PER_ROUTE, of_table};
-use crate::logs::escape_controls;
+use crate::serve::logs::escape_controls;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.
 pub(crate) type Derived = BTreeMap<&'static str, String>;

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
 use crate::gateway::ingress::IngressRules;
-use crate::ops::metrics::count_problem;
-use crate::otlp::spans;
+use crate::serve::metrics::count_problem;
+use crate::serve::otlp::spans;
 
 /// The target of the access log.
 pub(crate) const TARGET: &str = "hapax::access";

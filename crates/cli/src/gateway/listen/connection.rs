@@ -37,7 +37,7 @@ use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
 use crate::gateway::listen::client_socket::{ClientSocket, CloseDelimited};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::listen::stream_flow::StreamExecutor;
-use crate::ops::metrics::ConnectionGauge;
+use crate::serve::metrics::ConnectionGauge;
 use crate::tls::H2;
 
 /// The settings that all connections share.

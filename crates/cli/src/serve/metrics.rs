@@ -12,9 +12,9 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::logs;
-use crate::ops::process;
-use crate::otlp;
+use crate::serve::logs;
+use crate::serve::otlp;
+use crate::serve::process;
 use crate::version::{VERSION, features};
 
 /// Open client connections.

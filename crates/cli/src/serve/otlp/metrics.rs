@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use prost::Message;
 
-use crate::otlp::client::CollectorClient;
-use crate::otlp::export::{milliseconds, variable};
-use crate::otlp::points::{Period, metrics_of};
+use crate::serve::otlp::client::CollectorClient;
+use crate::serve::otlp::export::{milliseconds, variable};
+use crate::serve::otlp::points::{Period, metrics_of};
 use crate::version::VERSION;
 
 /// How often the metrics are sent, unless a variable says so.

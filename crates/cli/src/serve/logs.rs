@@ -18,7 +18,7 @@ use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::otlp::{self, CollectorUrl};
+use crate::serve::otlp::{self, CollectorUrl};
 use flood::FloodLimit;
 use output::{LogOutput, QueueWriter};
 

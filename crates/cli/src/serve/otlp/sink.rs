@@ -25,8 +25,8 @@ mod with_export {
     use opentelemetry_sdk::trace::SdkTracer;
 
     use super::{Arc, Sink};
-    use crate::otlp::export::tracer;
-    use crate::otlp::propagation::context_of;
+    use crate::serve::otlp::export::tracer;
+    use crate::serve::otlp::propagation::context_of;
 
     /// Reports each publication of the sink as a span, if traces are exported.
     pub(crate) fn traced(sink: Arc<dyn Sink>) -> Arc<dyn Sink> {

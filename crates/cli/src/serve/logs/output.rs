@@ -16,7 +16,7 @@ use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::files::{Links, open_to_append};
-use crate::logs::queue::{LineRank, LogQueue, LostLines};
+use crate::serve::logs::queue::{LineRank, LogQueue, LostLines};
 
 /// The lines of this process.
 static QUEUE: LogQueue = LogQueue::new();

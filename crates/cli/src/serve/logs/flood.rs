@@ -14,8 +14,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
 use crate::gateway::ingress::access_log;
-use crate::logs::output;
-use crate::logs::queue::LostLines;
+use crate::serve::logs::output;
+use crate::serve::logs::queue::LostLines;
 
 /// How often one event is logged in a second.
 const LINES_PER_SECOND: u64 = 10;

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Handle;
 
-use crate::ops::metrics::count_export;
+use crate::serve::metrics::count_export;
 use crate::tls;
 
 /// How much of an answer of the collector is read.

@@ -18,9 +18,9 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 
-use crate::otlp::client::CollectorClient;
-use crate::otlp::metrics::MetricsExport;
-use crate::otlp::{CollectorUrl, SpanLayer};
+use crate::serve::otlp::client::CollectorClient;
+use crate::serve::otlp::metrics::MetricsExport;
+use crate::serve::otlp::{CollectorUrl, SpanLayer};
 use crate::version::VERSION;
 
 /// How long one export may take, unless a variable says so.
