@@ -4,5 +4,6 @@ pub(crate) mod checks;
 pub(crate) mod foreign;
 pub(crate) mod gate;
 pub(crate) mod health;
+pub(crate) mod sweep;
 pub(crate) mod unverified;
 pub(crate) mod wiring;

@@ -18,9 +18,11 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use crate::admin::audit::AuditFile;
-use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
-use crate::admin::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::access::AdminAccess;
+use crate::admin::api::audit::AuditFile;
+use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::listener::{self, AdminState};
 use crate::commands::CommandError;
 use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
@@ -29,7 +31,6 @@ use crate::gateway::limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
-use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::serve::logs::{self, Log};
 use crate::serve::otlp;
 use crate::serve::shutdown::Shutdown;
@@ -202,7 +203,7 @@ async fn listen(
     log_configuration(config);
     open_files::raise_limit(config.limits.connections);
     let shutdown = Arc::clone(&admin.shutdown);
-    tokio::spawn(admin::serve(private, admin));
+    tokio::spawn(listener::serve(private, admin));
     // Each executor has its own connections to the API.
     let forward = || Forward::new(config.upstream.clone(), &tls.trust, config.upstream_timeout);
     let services = executors.handles().map(|executor| (executor, forward()));

@@ -14,12 +14,13 @@ use hapax::runtime::{Runtime, Tokio};
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use crate::admin::audit::AuditFile;
-use crate::admin::{AdminApi, PolicyDescription};
+use crate::admin::access::AdminAccess;
+use crate::admin::api::audit::AuditFile;
+use crate::admin::api::{AdminApi, PolicyDescription};
+use crate::admin::listener::{self, AdminState};
 use crate::commands::CommandError;
 use crate::commands::gateway::bind;
 use crate::config::{self, Configured, Flags, HasFlags, RELAY_NAMESPACE, RelayConfig};
-use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::relay::health::{RelayHealth, usable};
 use crate::relay::opening::{self, SinkSlot};
 use crate::serve::logs::{self, Log};
@@ -29,6 +30,7 @@ use crate::serve::otlp::sink::traced;
 use crate::serve::shutdown::Shutdown;
 use crate::serve::signals::{self, Reloads, StopSignals};
 use crate::store::checks::{CheckFailure, StoreChecks};
+use crate::store::sweep::sweep;
 use crate::store::wiring::outbox::{self, OpenedOutbox};
 use crate::store::wiring::{self, OpenedStore};
 
@@ -151,7 +153,7 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, &opened)));
     let state = AdminState { health: Arc::clone(&health) as _, metrics, access, api, shutdown: Arc::clone(&shutdown) };
     // From here on /readyz tells what the relay waits for.
-    tokio::spawn(admin::serve(private, state));
+    tokio::spawn(listener::serve(private, state));
     let start = async {
         let sink = slot.open(&config.sink, &opened.runtime).await?;
         refuse_short_retention(config, &*sink)?;
@@ -162,7 +164,7 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
         sink = start => sink?,
         () = stop.first.cancelled() => return Ok(ExitCode::SUCCESS),
     };
-    tokio::spawn(admin::sweep(Arc::clone(&opened.store.inspect)));
+    tokio::spawn(sweep(Arc::clone(&opened.store.inspect)));
     log_start(config, &*sink);
     let ended = opened.relay(config, traced(sink))?.run(shutdown.wait(stop.first.cancelled())).await;
     otlp::end_within(shutdown.left_for_requests()).await;

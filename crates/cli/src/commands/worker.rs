@@ -15,13 +15,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use crate::admin::audit::AuditFile;
-use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
-use crate::admin::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::access::AdminAccess;
+use crate::admin::api::audit::AuditFile;
+use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::listener::{self, AdminState};
 use crate::commands::CommandError;
 use crate::commands::gateway::bind;
 use crate::config::{self, Configured, Flags, HasFlags, WorkerConfig};
-use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::serve::logs::{self, Log};
 use crate::serve::metrics::{self, describe_worker};
 use crate::serve::otlp;
@@ -145,7 +146,7 @@ async fn start(
     let (records, dead) = (Arc::clone(&opened.store), resources.dead);
     let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, opened, &dead)));
     let state = AdminState { health, metrics: resources.metrics, access, api, shutdown: Arc::clone(shutdown) };
-    tokio::spawn(admin::serve(resources.private, state));
+    tokio::spawn(listener::serve(resources.private, state));
     dead.check_start().await?;
     let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;

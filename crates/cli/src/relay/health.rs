@@ -10,7 +10,7 @@ use hapax::outbox::Outbox;
 use hapax::store::{Finding, Severity};
 use tokio::time::timeout;
 
-use crate::ops::admin::ReportReadiness;
+use crate::admin::listener::ReportReadiness;
 use crate::relay::opening::SinkSlot;
 use crate::store::checks::{CheckFailure, StoreChecks};
 

@@ -8,10 +8,10 @@ use hapax::runtime::Runtime;
 use hapax::{Gate, Identity, Settings};
 
 use crate::commands::CommandError;
-use crate::ops::admin;
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::foreign::OwnJournal;
 use crate::store::health::{CheckIntervals, ReportFindings, StoreHealth};
+use crate::store::sweep::sweep;
 use crate::store::unverified::UnverifiedStore;
 use crate::store::wiring::OpenedStore;
 
@@ -74,7 +74,7 @@ impl GateStart<'_> {
         let repeated = Arc::clone(&health);
         let intervals = self.intervals;
         tokio::spawn(async move { repeated.run(intervals).await });
-        tokio::spawn(admin::sweep(self.opened.inspect));
+        tokio::spawn(sweep(self.opened.inspect));
         Ok(StartedGate { gate, journal, health })
     }
 

@@ -11,7 +11,7 @@ use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::ops::admin::ReportReadiness;
+use crate::admin::listener::ReportReadiness;
 use crate::serve::metrics::{set_findings, set_records_unknown};
 use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
 use crate::store::unverified::UnverifiedStore;

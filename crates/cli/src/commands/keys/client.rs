@@ -12,9 +12,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Map, Value};
 
-use crate::admin::ApiError;
-use crate::admin::audit::INCOMPLETE;
-use crate::admin::call::PREFIX;
+use crate::admin::api::ApiError;
+use crate::admin::api::audit::INCOMPLETE;
+use crate::admin::api::call::PREFIX;
 use crate::commands::CommandError;
 use crate::config::AdminToken;
 

@@ -9,10 +9,10 @@ use hapax::runtime::Tokio;
 use serde_json::{Map, Value};
 
 use super::client::AdminClient;
-use crate::admin::audit::{AuditFile, INCOMPLETE};
-use crate::admin::call::ApiCall;
-use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
-use crate::admin::{AdminApi, ApiError, PolicyDescription, Requester};
+use crate::admin::api::audit::{AuditFile, INCOMPLETE};
+use crate::admin::api::call::ApiCall;
+use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::commands::CommandError;
 use crate::config::audit_file_of;
 use crate::store::wiring::{self, StoreUrl, schemes};

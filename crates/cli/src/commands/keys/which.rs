@@ -9,7 +9,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::place::KeysPlace;
 use super::{duration, file};
-use crate::admin::call::record_key;
+use crate::admin::api::call::record_key;
 use crate::commands::CommandError;
 use crate::config::secret_identity;
 use crate::files;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::place::{KeysPlace, PlaceArgs};
 use super::which::ListFilter;
 use super::{Pages, file, print};
-use crate::admin::ApiError;
+use crate::admin::api::ApiError;
 use crate::commands::CommandError;
 use crate::commands::print::{line, text_or_hexadecimal};
 use crate::files;

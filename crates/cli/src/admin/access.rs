@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, StatusCode};
 
-use crate::admin::ApiError;
+use crate::admin::api::ApiError;
 use crate::config::{AdminConfig, AdminToken};
 
 /// The clients that may read the pages other than /healthz and /readyz.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::commands::print::text_or_hexadecimal;
 
 /// A recorded answer: a response, the outcome of a message, or bytes of another service.
-pub(in crate::admin) fn shown_answer(completion: &Completion) -> Value {
+pub(in crate::admin::api) fn shown_answer(completion: &Completion) -> Value {
     match RecordedResponse::decode(completion.answer.clone()) {
         Ok(Some(RecordedResponse { status, headers, body })) => {
             let headers: Vec<_> = headers

@@ -1,6 +1,5 @@
-//! The admin listener: health, readiness, metrics, the API and the dashboard. Also the removal of expired records.
+//! The admin listener: health, readiness, metrics, the API and the dashboard.
 
-mod access;
 mod answering;
 mod connections;
 
@@ -11,7 +10,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax::Inspect;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -19,17 +17,12 @@ use hyper::body::Incoming;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::admin::call::PREFIX;
-use crate::admin::{AdminApi, Requester, serve as api};
-use crate::dashboard;
-use crate::ops::admin::connections::{AdminConnections, ConnectionLimits};
+use crate::admin::access::AdminAccess;
+use crate::admin::api::call::PREFIX;
+use crate::admin::api::{AdminApi, Requester, serve as api};
+use crate::admin::dashboard;
+use crate::admin::listener::connections::{AdminConnections, ConnectionLimits};
 use crate::serve::shutdown::Shutdown;
-
-pub(crate) use access::AdminAccess;
-
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How many records one step removes: few enough that requests are not delayed.
-const SWEEP_STEP: usize = 200;
 
 /// The text format of Prometheus.
 const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -122,22 +115,4 @@ async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) 
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, format);
     response
-}
-
-/// Removes expired records in small steps until the process ends.
-pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        loop {
-            match inspect.sweep(SWEEP_STEP).await {
-                Ok(SWEEP_STEP) => tracing::debug!("{SWEEP_STEP} expired records were removed"),
-                // Records that expire during the search wait for the next one.
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!(?error, "cannot remove expired records; the next try is in {SWEEP_EVERY:?}");
-                    break;
-                }
-            }
-        }
-    }
 }

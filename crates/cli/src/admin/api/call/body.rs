@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
 use super::OutboxAction;
-use crate::admin::ApiError;
+use crate::admin::api::ApiError;
 use crate::commands::outbox::OrderingKey;
 use crate::commands::outbox::timestamp;
 

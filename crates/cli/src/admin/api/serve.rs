@@ -11,10 +11,10 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
 
-use crate::admin::call::{ApiCall, PREFIX, is_write};
-use crate::admin::guard::check_write;
-use crate::admin::{AdminApi, ApiError, Requester};
-use crate::ops::admin::AdminAccess;
+use crate::admin::access::AdminAccess;
+use crate::admin::api::call::{ApiCall, PREFIX, is_write};
+use crate::admin::api::guard::check_write;
+use crate::admin::api::{AdminApi, ApiError, Requester};
 
 /// The largest body of a write. A recorded answer that an operator writes is small.
 const LARGEST_BODY: usize = 64 << 10;

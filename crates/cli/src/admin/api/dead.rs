@@ -5,8 +5,8 @@ use hapax::runtime::{Runtime, Tokio};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::admin::call::{LetterAction, LetterWrite, ListLetters};
-use crate::admin::{ApiError, within_deadline};
+use crate::admin::api::call::{LetterAction, LetterWrite, ListLetters};
+use crate::admin::api::{ApiError, within_deadline};
 use crate::commands::dead::{letter_fields, listed_letter};
 use crate::commands::print::exact_time;
 

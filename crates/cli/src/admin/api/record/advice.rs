@@ -4,11 +4,15 @@ use hapax::store::RecordStatus;
 use http::StatusCode;
 
 use super::SeenRecord;
-use crate::admin::ApiError;
-use crate::admin::call::{RecordAction, RecordChange};
+use crate::admin::api::ApiError;
+use crate::admin::api::call::{RecordAction, RecordChange};
 
 /// Why a record does not allow what an operator wants, and the command that would work.
-pub(in crate::admin) fn refusal(rk: &hapax::RecordKey, seen: Option<&SeenRecord>, action: &RecordAction) -> ApiError {
+pub(in crate::admin::api) fn refusal(
+    rk: &hapax::RecordKey,
+    seen: Option<&SeenRecord>,
+    action: &RecordAction,
+) -> ApiError {
     let Some(seen) = seen else {
         let mut error = ApiError::not_found("there is no such record: it never existed, was purged, or has expired");
         error.command = Some("hapax keys list".into());

@@ -13,8 +13,8 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use crate::admin::call::{ListEvents, WriteEndpoint};
-use crate::admin::{ApiError, Requester};
+use crate::admin::api::call::{ListEvents, WriteEndpoint};
+use crate::admin::api::{ApiError, Requester};
 use crate::commands::print::{hexadecimal, time};
 use crate::files::{Links, open_appended, open_to_append};
 
@@ -226,7 +226,7 @@ async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 's
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::call::ApiCall;
+    use crate::admin::api::call::ApiCall;
 
     const RK: &str = "0123456789abcdef0123456789abcdef";
 
@@ -258,7 +258,7 @@ mod tests {
         let results: Vec<_> = lines(&path).iter().map(|event| event["result"].clone()).collect();
         assert_eq!(results, ["begun", "done", "begun", "refused"]);
         // A list has one event for each write.
-        let ask = ListEvents { record: Some(crate::admin::call::record_key(RK).unwrap()), limit: 2 };
+        let ask = ListEvents { record: Some(crate::admin::api::call::record_key(RK).unwrap()), limit: 2 };
         let listed = audit.read(ask.clone()).await.unwrap();
         let results = |listed: &Value| -> Vec<Value> {
             listed["events"].as_array().unwrap().iter().map(|event| event["result"].clone()).collect()

@@ -13,8 +13,8 @@ use hapax::store::{RecordStatus, Scanned};
 use hapax::{Completion, Record, RecordKey, State, Timestamp};
 use serde_json::{Value, json};
 
-use crate::admin::ApiError;
-use crate::admin::call::URN;
+use crate::admin::api::ApiError;
+use crate::admin::api::call::URN;
 use crate::commands::print::time;
 
 pub(super) use advice::refusal;

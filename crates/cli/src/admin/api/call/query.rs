@@ -7,8 +7,8 @@ use hapax::{OperationId, Timestamp};
 use percent_encoding::percent_decode_str;
 
 use super::{ListEvents, ListLetters, ListParked, ListRecords, record_key, unhex};
-use crate::admin::ApiError;
-use crate::admin::record::RecordFilter;
+use crate::admin::api::ApiError;
+use crate::admin::api::record::RecordFilter;
 
 /// The parameters of a query, each at most once. [`end`](Query::end) refuses those that nobody asked for.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use hapax::{Policy, RecordKey, Seconds, Token};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::admin::call::{FoundOutcome, ListRecords, RecordAction, RecordChange};
-use crate::admin::record::{SeenRecord, refusal, shown_answer};
-use crate::admin::{ApiError, within_deadline};
+use crate::admin::api::call::{FoundOutcome, ListRecords, RecordAction, RecordChange};
+use crate::admin::api::record::{SeenRecord, refusal, shown_answer};
+use crate::admin::api::{ApiError, within_deadline};
 use crate::commands::print::hexadecimal;
 use crate::store::wiring::OpenedStore;
 use crate::worker::target::PROCESSED;
@@ -241,7 +241,7 @@ mod tests {
     use hapax::{Identity, Inspect, Key, Millis, Owner, Scope};
 
     use super::*;
-    use crate::admin::record::RecordFilter;
+    use crate::admin::api::record::RecordFilter;
 
     /// Counts how often a list reads the store.
     #[derive(Debug)]

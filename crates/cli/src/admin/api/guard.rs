@@ -6,7 +6,7 @@ use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use crate::admin::ApiError;
+use crate::admin::api::ApiError;
 
 /// Who asks, for the audit.
 #[derive(Clone, Debug)]

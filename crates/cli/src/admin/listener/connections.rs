@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::admin::listener::answering::{Answering, AnsweringStream};
 use crate::gateway::limits::shares::ClientAddress;
-use crate::ops::admin::answering::{Answering, AnsweringStream};
 
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;

@@ -5,8 +5,8 @@ use hapax::{EventId, Timestamp};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::admin::call::{ListParked, OutboxAction};
-use crate::admin::{ApiError, within_deadline};
+use crate::admin::api::call::{ListParked, OutboxAction};
+use crate::admin::api::{ApiError, within_deadline};
 use crate::commands::outbox::{MAX_COUNTED, STEP, counted, event_fields, parked_key};
 use crate::commands::print::{exact_time, hexadecimal};
 

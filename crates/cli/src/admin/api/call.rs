@@ -9,10 +9,10 @@ use hapax::{EventId, OperationId, RecordKey, Timestamp};
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::admin::ApiError;
-use crate::admin::call::body::WriteBody;
-use crate::admin::call::query::Query;
-use crate::admin::record::RecordFilter;
+use crate::admin::api::ApiError;
+use crate::admin::api::call::body::WriteBody;
+use crate::admin::api::call::query::Query;
+use crate::admin::api::record::RecordFilter;
 use crate::commands::outbox::OrderingKey;
 
 mod body;

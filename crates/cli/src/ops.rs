@@ -1,3 +1,0 @@
-//! The admin listener.
-
-pub(crate) mod admin;
