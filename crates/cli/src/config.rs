@@ -2,29 +2,19 @@
 //!
 //! ```text
 //! reader/flags.rs (flags, variables) ─┐
-//! reader/file.rs (the file) ──────────┼─► reader/values.rs ─► gateway.rs, store.rs, secrets.rs, ─► Config
-//! settings.rs (defaults) ─────────────┘   (reader/parse.rs)   policy.rs, route.rs
-//!                                                             (one module for each table)
+//! reader/file.rs (the file) ──────────┼─► reader/values.rs ─► tables/gateway.rs, tables/store.rs, ─► Config
+//! tables.rs (defaults) ───────────────┘   (reader/parse.rs)   tables/secrets.rs, tables/policy.rs,
+//!                                                             tables/route.rs (one module for each table)
 //! ```
 //!
-//! The module of each table declares the settings of the table, and `settings.rs` lists all of them. `reader/show.rs`
+//! The module of each table declares the settings of the table, and `tables.rs` lists all of them. `reader/show.rs`
 //! prints every value for `--check`. This module opens only the configuration file and the files with secrets.
 
-mod admin;
 // With all features, whose texts it has.
 #[cfg(all(test, feature = "kafka"))]
 mod annotated;
-mod gateway;
-mod log;
-mod otlp;
-mod policy;
 mod reader;
-mod relay;
-mod route;
-mod secrets;
-mod settings;
-mod store;
-mod worker;
+mod tables;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,16 +32,17 @@ use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
 use reader::values::Values;
 use reader::{parse, show};
+use tables::{gateway, log, route, secrets, store};
 
-pub(crate) use admin::{AdminConfig, audit_file_of};
-pub(crate) use policy::{KeySource, Rules};
 pub(crate) use reader::flags::{Flags, HasFlags, mistyped};
 pub(crate) use reader::parse::Protect;
-pub(crate) use relay::{NAMESPACE as RELAY_NAMESPACE, RelayConfig};
-pub(crate) use route::ConfiguredRoute;
-pub(crate) use secrets::{AdminToken, identity as secret_identity};
-pub(crate) use settings::Configured;
-pub(crate) use worker::WorkerConfig;
+pub(crate) use tables::Configured;
+pub(crate) use tables::admin::{AdminConfig, audit_file_of};
+pub(crate) use tables::policy::{KeySource, Rules};
+pub(crate) use tables::relay::{NAMESPACE as RELAY_NAMESPACE, RelayConfig};
+pub(crate) use tables::route::ConfiguredRoute;
+pub(crate) use tables::secrets::{AdminToken, identity as secret_identity};
+pub(crate) use tables::worker::WorkerConfig;
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]

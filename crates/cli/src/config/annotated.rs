@@ -2,7 +2,7 @@
 
 use crate::config::reader::flags::help;
 use crate::config::reader::setting::SettingSpec;
-use crate::config::settings::{TABLES, of_table};
+use crate::config::tables::{TABLES, of_table};
 
 const ASSET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/hapax.toml");
 

@@ -9,7 +9,7 @@ use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{FileLine, GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
-use crate::config::settings::{Configured, PER_ROUTE, TABLES, all, of_table};
+use crate::config::tables::{Configured, PER_ROUTE, TABLES, all, of_table};
 use crate::files;
 
 /// The values in the configuration file, not parsed yet.

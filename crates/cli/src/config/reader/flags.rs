@@ -10,7 +10,7 @@ use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
-use crate::config::settings::{Configured, TABLES, all};
+use crate::config::tables::{Configured, TABLES, all};
 use crate::store::wiring::schemes;
 use crate::store::wiring::sinks::sink_schemes;
 use crate::store::wiring::sources::source_schemes;

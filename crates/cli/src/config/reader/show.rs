@@ -8,8 +8,8 @@ use crate::config::reader::origin::GivenValue;
 use crate::config::reader::parse::Protect;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::config::route::ConfiguredRoute;
-use crate::config::settings::{Configured, PER_ROUTE, of_table};
+use crate::config::tables::route::ConfiguredRoute;
+use crate::config::tables::{Configured, PER_ROUTE, of_table};
 use crate::serve::logs::escape_controls;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.

@@ -8,10 +8,10 @@ use anyhow::bail;
 use hapax::Settings;
 use hapax::http::Tenant;
 
-use crate::config::policy::Rules;
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
+use crate::config::tables::policy::Rules;
 use crate::files;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::share_of;

@@ -1,7 +1,17 @@
-//! Every setting, in the order in which the help and `--check` list them.
+//! Every setting, in the order in which the help and `--check` list them. Each table of the file has a module.
+
+pub(super) mod admin;
+pub(super) mod gateway;
+pub(super) mod log;
+mod otlp;
+pub(super) mod policy;
+pub(super) mod relay;
+pub(super) mod route;
+pub(super) mod secrets;
+pub(super) mod store;
+pub(super) mod worker;
 
 use crate::config::reader::setting::SettingSpec;
-use crate::config::{admin, gateway, log, otlp, policy, relay, secrets, store, worker};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
 pub(crate) const TABLES: [(&str, &str); 9] = [

@@ -11,14 +11,15 @@ use hapax::{OnBusy, OnLapse, Policy, Repeatable, Settings};
 use http::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 
+use crate::config::AdminConfig;
 use crate::config::reader::flags::{Flags, HasFlags};
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::show;
 use crate::config::reader::values::Values;
-use crate::config::secrets;
-use crate::config::settings::Configured;
-use crate::config::{AdminConfig, log, store};
+use crate::config::tables::Configured;
+use crate::config::tables::secrets;
+use crate::config::tables::{log, store};
 use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::DeadLetterPlace;

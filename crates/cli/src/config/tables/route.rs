@@ -4,11 +4,11 @@ use anyhow::{anyhow, bail};
 use hapax::http::StatusOutcomes;
 use http::Method;
 
-use crate::config::policy::Rules;
 use crate::config::reader::file::RouteTable;
 use crate::config::reader::origin::{FileLine, GivenValue};
 use crate::config::reader::parse::{self, Protect};
 use crate::config::reader::values::{Parse, Values, quote};
+use crate::config::tables::policy::Rules;
 use crate::gateway::routing::pattern::Pattern;
 
 /// Requests with a policy of their own.

@@ -8,15 +8,15 @@ use hapax::outbox::TopicTemplate;
 use hapax::relay::RelaySettings;
 
 use crate::config::AdminConfig;
-use crate::config::log;
 use crate::config::reader::file::EndpointTable;
 use crate::config::reader::flags::{Flags, HasFlags};
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::show;
 use crate::config::reader::values::Values;
-use crate::config::settings::Configured;
-use crate::config::store::default_data_dir;
+use crate::config::tables::Configured;
+use crate::config::tables::log;
+use crate::config::tables::store::default_data_dir;
 use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::sinks::{DEFAULT_ENDPOINT, EndpointSettings, EventSink, SinkPlace};

@@ -7,8 +7,8 @@ use crate::admin::api::audit::FILE_NAME;
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::config::secrets::AdminToken;
-use crate::config::store;
+use crate::config::tables::secrets::AdminToken;
+use crate::config::tables::store;
 use crate::store::wiring::StoreUrl;
 
 pub(crate) const TABLE: &str = "admin";
