@@ -24,13 +24,18 @@ verbs:
   measure [--checkout DIR]
                  prints figures about the source: sizes, cycles, shared names, files entered by one POST
   mutants        turns known bugs on, one at a time; at least one test harness must fail for each
-  bench SET [S]  measures core, http, redis, postgres, ledger, worker, relay, gateway, keys or pipeline beside its
-                 limits; only subjects whose name contains S
-  prove model [S]
-                 visits every state of every setting of the model; only settings whose name contains S
+  bench SET [S]  measures core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, worker-1m, relay,
+                 relay-1m, gateway, keys or pipeline beside its limits; only subjects whose name contains S.
+                 pipeline latency prints what each layer adds; sizing prints the bytes of a record in each store
+  prove model [S] [--deep] [--trace]
+                 visits every state of every setting of the model; only settings whose name contains S; only the
+                 largest ones; with the shortest way to what breaks
   prove sim      runs many seeds of the simulation: --seeds N [--from S], resumes after a stop; --seed N shows one
   prove torture  kills processes and servers and cuts connections under load: --transfers N [--seed N]
-                 [--runner | --without-ledger] [--kill-database N | --cut-commits N]
+                 [--runner | --python | --two-gateways retry|hold | --without-ledger]
+                 [--kill-database N | --cut-commits N | --kill-each N]
+  prove target   kills and stops hapax worker and a service behind HTTP: --messages N [--seed N] [--calm]
+                 [--on-lapse hold|retry] [--source sqlite|nats|nats-in-order]
   prove worker   kills, stops and rebalances workers on Kafka: --transfers N [--seed N] [--brokers N] [--without-ledger]
   prove relay    kills, stops and cuts off relays between PostgreSQL and NATS: [--events N] [--keys K] [--seed N]
                  [--without-inbox]

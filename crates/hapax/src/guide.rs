@@ -1,4 +1,4 @@
-//! Twenty chapters. Every example is compiled, and run unless it needs a server.
+//! Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
