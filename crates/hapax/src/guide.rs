@@ -5,6 +5,8 @@
 //! | `the_three_layers` | everybody: gate, ledger and outbox, end to end | `sqlite`, `worker` |
 //! | `choosing` | everybody: which store, which policy, ledger or not, for six cases | – |
 //! | `in_front_of_your_api` | everybody with an HTTP API in any language: the gateway in five minutes | – |
+//! | `configuring_a_gateway` | operators of `hapax gateway`: the file, callers, stores, TLS, load balancers | – |
+//! | `the_demo` | everybody: what `hapax demo` shows, and how to read its result | – |
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
@@ -23,7 +25,19 @@
 //! | `sizing` | operators: memory and disk for the records | – |
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
 //!
-//! Complete programs are in the folder `examples/` of the repository.
+//! Complete programs are in the folder `examples/` of the repository, each with a test that runs it.
+//!
+//! | program | shows |
+//! |---|---|
+//! | `behind-a-gateway` | a service in Python, Node and Go that knows nothing of retries |
+//! | `any-language` | a service in Python behind the gateway, with the ledger in SQL |
+//! | `worker-any-language` | a service in Python behind `hapax worker` |
+//! | `three-layers-any-language` | the three layers in Python |
+//! | `three-layers` | the three layers in Rust |
+//! | `plain-function`, `axum-payments`, `tower-service` | a gate around a function, a route of axum, a service of tower |
+//! | `transfer-sqlite`, `transfer-postgres`, `ledger-sqlx` | a ledger on SQLite, on PostgreSQL with axum, and with sqlx |
+//! | `worker-kafka` | a consumer of Kafka that moves money in PostgreSQL |
+//! | `events-sqlite` | an outbox and its consumer in SQLite files |
 
 #[cfg(all(feature = "sqlite", feature = "worker"))]
 pub mod the_three_layers {
@@ -36,6 +50,14 @@ pub mod choosing {
 
 pub mod in_front_of_your_api {
     #![doc = include_str!("guide/in_front_of_your_api.md")]
+}
+
+pub mod configuring_a_gateway {
+    #![doc = include_str!("guide/configuring_a_gateway.md")]
+}
+
+pub mod the_demo {
+    #![doc = include_str!("guide/the_demo.md")]
 }
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]

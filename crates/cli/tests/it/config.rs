@@ -79,9 +79,21 @@ fn check_prints_every_value_with_its_origin_and_opens_nothing() {
 }
 
 #[test]
-fn the_readme_contains_the_example_file() {
-    let (readme, example) = (include_str!("../../../../README.md"), include_str!("../../examples/hapax.toml"));
-    assert!(readme.contains(&format!("```toml\n{example}```")), "copy crates/cli/examples/hapax.toml into README.md");
+fn the_guide_contains_the_example_file() {
+    let chapter = include_str!("../../../hapax/src/guide/configuring_a_gateway.md");
+    let example = include_str!("../../examples/hapax.toml");
+    let is_whole = chapter.contains(&format!("```toml\n{example}```"));
+    assert!(is_whole, "copy crates/cli/examples/hapax.toml into crates/hapax/src/guide/configuring_a_gateway.md");
+}
+
+/// A test of the stores runs the snippet of `docs/ledger.md`.
+#[test]
+fn the_python_of_the_readme_is_a_part_of_the_snippet_that_a_test_runs() {
+    let (readme, ledger) = (include_str!("../../../../README.md"), include_str!("../../../../docs/ledger.md"));
+    let block = |text: &'static str| Some(text.split_once("```python\n")?.1.split_once("```")?.0);
+    let (part, snippet) = (block(readme).unwrap(), block(ledger).unwrap());
+    let indented: String = part.lines().map(|line| format!("    {line}\n")).collect();
+    assert!(snippet.contains(&indented), "copy it from docs/ledger.md:\n{part}");
 }
 
 #[test]
