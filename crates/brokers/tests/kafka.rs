@@ -11,6 +11,8 @@ mod common;
 mod logins;
 #[path = "common/kafka_offsets.rs"]
 mod offsets;
+#[path = "common/kafka_renewed.rs"]
+mod renewed;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -39,6 +41,10 @@ use offsets::{
     a_running_worker_starts_a_shorter_topic_again_that_was_created_again,
     a_running_worker_starts_a_topic_again_that_was_created_again, a_running_worker_waits_for_a_topic_that_is_gone,
     nothing_is_committed_for_a_topic_that_is_gone,
+};
+use renewed::{
+    a_topic_that_was_created_again_after_restarts_of_the_broker_is_read,
+    a_topic_that_was_created_again_arrives_in_order,
 };
 
 fn main() -> ExitCode {
@@ -73,8 +79,16 @@ fn main() -> ExitCode {
         a_running_worker_waits_for_a_topic_that_is_gone,
         a_group_starts_a_topic_again_that_was_created_again,
         nothing_is_committed_for_a_topic_that_is_gone,
+        a_topic_that_was_created_again_arrives_in_order,
+        a_topic_that_was_created_again_after_restarts_of_the_broker_is_read,
     ];
     servers::main(tests.into_iter().chain(tls))
+}
+
+fn client_config(hosts: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", hosts).set("acks", "all").set("enable.idempotence", "true");
+    config
 }
 
 /// A topic of its own, and a group of the same name.
@@ -91,14 +105,18 @@ impl Fixture {
     }
 
     async fn on(hosts: String, topic: &'static str, partitions: i32, copies: i32) -> Self {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &hosts).set("acks", "all").set("enable.idempotence", "true");
+        let config = client_config(&hosts);
         let admin: AdminClient<DefaultClientContext> = config.create().unwrap();
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(copies));
         let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
         let created = admin.create_topics([&new], &options).await.unwrap();
         assert_eq!(created, [Ok(topic.to_owned())]);
         Self { hosts, topic, producer: config.create().unwrap() }
+    }
+
+    /// The producer knows the leader epochs of an earlier topic.
+    fn with_another_producer(self) -> Self {
+        Self { producer: client_config(&self.hosts).create().unwrap(), ..self }
     }
 
     /// Sends numbers to the partitions in turn, and waits until the broker has them.

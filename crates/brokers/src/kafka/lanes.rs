@@ -4,7 +4,7 @@ mod renewed;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,12 +61,8 @@ pub(super) struct SharedLanes {
 #[derive(Default)]
 pub(super) struct AssignedLanes {
     pub(super) lanes: BTreeMap<Partition, AssignedLane>,
-    /// Partitions of this member whose topic is gone, or whose position is in doubt. They are taken up again.
-    gone: BTreeSet<Partition>,
-    /// When partitions were taken up again.
-    renewed_at: Option<Duration>,
-    /// Whether partitions are put off although their topics may be the same.
-    is_in_doubt: bool,
+    /// When the topics of all lanes were confirmed last.
+    confirmed_at: Duration,
     events: VecDeque<Event>,
     failure: Option<Error>,
     leaving: Vec<oneshot::Sender<Result<()>>>,
@@ -85,11 +81,25 @@ pub(super) struct AssignedLane {
     pub(super) progress: LaneProgress,
     is_paused: bool,
     has_left: bool,
+    /// When the lane was taken up, or a message arrived last.
+    arrived_at: Duration,
+    /// Whether what has arrived may be of another topic of that name.
+    is_doubtful: bool,
 }
 
 impl AssignedLane {
-    fn new(lane: Lane, topic: Option<TopicId>, progress: LaneProgress) -> Self {
-        Self { lane, topic, arrived: VecDeque::new(), bytes: 0, progress, is_paused: false, has_left: false }
+    fn new(taken: TakenUp, lane: Lane, now: Duration) -> Self {
+        Self {
+            lane,
+            topic: taken.topic,
+            arrived: VecDeque::new(),
+            bytes: 0,
+            progress: taken.progress,
+            is_paused: false,
+            has_left: false,
+            arrived_at: now,
+            is_doubtful: false,
+        }
     }
 
     fn is_full(&self, share: usize) -> bool {
@@ -162,27 +172,30 @@ impl SharedLanes {
         Ok((!deliveries.is_empty()).then_some(Event::Deliveries(deliveries)))
     }
 
-    /// Adds partitions that the group gave to this member, and those of them whose topic is gone.
-    pub(super) fn add(&self, taken: Vec<TakenUp>, gone: Vec<Partition>) {
+    /// Adds partitions that the group gave to this member. Their topics were just looked up.
+    pub(super) fn add(&self, taken: Vec<TakenUp>) {
+        let now = self.now();
         let mut state = self.state();
-        state.gone.extend(gone);
-        for TakenUp { partition, topic, progress } in taken {
-            state.gone.remove(&partition);
+        for taken in taken {
+            let partition = taken.partition.clone();
             state.generation += 1;
             let lane = Lane {
                 topic: Arc::clone(&partition.0),
                 partition: u32::try_from(partition.1).unwrap_or_default(),
                 generation: state.generation,
             };
-            state.lanes.insert(partition, AssignedLane::new(lane, topic, progress));
+            state.lanes.insert(partition, AssignedLane::new(taken, lane, now));
         }
     }
 
     /// Adds a message, and wakes nobody. Returns whether its partition must be paused now.
     pub(super) fn push(&self, partition: &Partition, offset: i64, message: Message) -> bool {
+        let now = self.now();
         let mut state = self.state();
-        let share = state.share();
+        let (share, confirmed_at) = (state.share(), state.confirmed_at);
         let Some(lane) = state.lanes.get_mut(partition) else { return false };
+        lane.is_doubtful |= now.saturating_sub(lane.arrived_at.max(confirmed_at)) > renewed::AT_ONCE;
+        lane.arrived_at = now;
         let number = u64::try_from(offset).unwrap_or_default();
         let id = DeliveryId { lane: lane.lane.clone(), number, handle: Bytes::new() };
         lane.progress.arrived(offset);
@@ -250,7 +263,6 @@ impl SharedLanes {
     /// Forgets partitions that belong to another member already, and tells the worker.
     pub(super) fn lose(&self, partitions: &[Partition]) {
         let mut state = self.state();
-        state.gone.retain(|partition| !partitions.contains(partition));
         let lanes = partitions.iter().filter_map(|lost| state.lanes.remove(lost)).map(|lost| lost.lane);
         let lanes: Vec<Lane> = lanes.collect();
         if !lanes.is_empty() {
@@ -260,12 +272,9 @@ impl SharedLanes {
         self.changed.notify_one();
     }
 
-    /// Forgets all partitions: the driver has ended for good.
+    /// Forgets all partitions: the driver has ended.
     pub(super) fn lose_all(&self) {
-        let all: Vec<Partition> = {
-            let state = self.state();
-            state.lanes.keys().chain(&state.gone).cloned().collect()
-        };
+        let all: Vec<Partition> = self.state().lanes.keys().cloned().collect();
         self.lose(&all);
     }
 
@@ -274,7 +283,6 @@ impl SharedLanes {
     pub(super) fn let_go(&self, partitions: &[Partition], commit: impl FnOnce(Vec<DoneOffset>) -> Result<()>) {
         let until = self.runtime.boottime_now() + GRACE;
         let mut state = self.state();
-        state.gone.retain(|partition| !partitions.contains(partition));
         let lanes = state.begin_to_leave(partitions);
         if !lanes.is_empty() {
             state.events.push_back(Event::Revoking { lanes, until });
@@ -340,7 +348,7 @@ impl AssignedLanes {
         let order: Vec<Partition> = self.lanes.keys().cycle().skip(first).take(count).cloned().collect();
         for partition in order {
             let Some(lane) = self.lanes.get_mut(&partition) else { continue };
-            if room.closed.contains(&lane.lane) {
+            if lane.is_doubtful || room.closed.contains(&lane.lane) {
                 continue;
             }
             while taken.len() < room.messages {

@@ -2,6 +2,7 @@
 //! waits for the worker, but in the callback that lets partitions go.
 
 use std::collections::HashMap;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,9 @@ const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// How often the topics are checked while nothing is to be committed.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
+/// How long to wait before another driver is tried.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
 /// Starts the thread. Returns what ends with it.
 pub(super) async fn start(
     url: &KafkaUrl,
@@ -51,10 +55,10 @@ pub(super) async fn start(
     let body = move || {
         match connect(&url, &lanes, || !ready.is_closed()) {
             Err(error) => drop(ready.send(Err(error))),
-            Ok((consumer, origins)) => {
+            Ok((mut consumer, origins)) => {
                 // A failed send means that nobody waits for the source any more.
                 if ready.send(Ok(())).is_ok() {
-                    fail_on_panic(&lanes, || run(&consumer, &lanes, &origins));
+                    fail_on_panic(&lanes, || run_renewed(&mut consumer, &url, &origins));
                 }
                 lanes.close();
                 // Commits the settled offsets, and leaves the group.
@@ -83,9 +87,9 @@ fn connect(
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
     let failures = ConnectionFailures::default();
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, known: Mutex::default() };
-    let made = config::config(url)?.create_with_context(context);
-    let consumer: BaseConsumer<Rebalancer> = made.map_err(|error| config::refused(&error))?;
+    let (known, seen) = (Mutex::default(), Mutex::default());
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, known, seen };
+    let consumer = create(url, context)?;
     for topic in &names {
         let metadata = fetch_metadata(&consumer, &consumer.context().failures, topic, &is_awaited)?;
         check_topic(&metadata, topic)?;
@@ -96,8 +100,17 @@ fn connect(
         let origin = format!("kafka/{cluster}/{topic}").into();
         (topic, origin)
     };
-    consumer.subscribe(&names).map_err(|error| unusable("cannot subscribe to topics of Kafka").caused_by(error))?;
+    subscribe(&consumer, url)?;
     Ok((consumer, shared.into_iter().map(origin).collect()))
+}
+
+fn create(url: &KafkaUrl, context: Rebalancer) -> Result<BaseConsumer<Rebalancer>> {
+    config::config(url)?.create_with_context(context).map_err(|error| config::refused(&error))
+}
+
+fn subscribe(consumer: &BaseConsumer<Rebalancer>, url: &KafkaUrl) -> Result<()> {
+    let names: Vec<&str> = url.topics().iter().map(String::as_str).collect();
+    consumer.subscribe(&names).map_err(|error| unusable("cannot subscribe to topics of Kafka").caused_by(error))
 }
 
 fn check_topic(metadata: &Metadata, topic: &str) -> Result<()> {
@@ -124,9 +137,35 @@ fn fail_on_panic(lanes: &SharedLanes, run: impl FnOnce()) {
     }
 }
 
+/// Runs until the source is closed. A driver that knows an earlier topic of some name leaves the group, and a new one
+/// joins it.
+fn run_renewed(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl, origins: &Origins) {
+    let lanes = Arc::clone(&consumer.context().lanes);
+    loop {
+        run(consumer, &lanes, origins);
+        if lanes.state().is_closed {
+            return;
+        }
+        if let Err(error) = renew(consumer, url) {
+            lanes.fail(error);
+            lanes.rest(RENEW_EVERY);
+        }
+    }
+}
+
+/// Replaces the driver.
+fn renew(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl) -> Result<()> {
+    let new = create(url, consumer.context().renewed())?;
+    // The old one lets its partitions go, and leaves the group.
+    drop(mem::replace(consumer, new));
+    consumer.context().lanes.lose_all();
+    subscribe(consumer, url)
+}
+
+/// Returns as the source is closed, or as the driver is outdated.
 fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
     let (mut commit_at, mut check_at) = (lanes.now(), lanes.now());
-    while !lanes.state().is_closed {
+    while !lanes.state().is_closed && !consumer.context().is_outdated() {
         poll(consumer, lanes, origins);
         resume(consumer, lanes);
         let now = lanes.now();
@@ -134,8 +173,9 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
             continue;
         }
         note_positions(consumer, lanes);
+        let must_check = consumer.context().has_missing() || lanes.is_doubtful() || !lanes.unsent().is_empty();
         // An offset must not be committed for a topic that is gone.
-        if (now >= check_at || lanes.has_gone() || !lanes.unsent().is_empty()) && check(consumer) {
+        if (now >= check_at || must_check) && check(consumer) {
             check_at = now + CHECK_EVERY;
             commit(consumer, lanes);
         }
@@ -182,6 +222,10 @@ fn poll(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Orig
         added += 1;
     }
     if added > 0 {
+        if lanes.is_doubtful() {
+            // If the broker does not tell, it is asked again within a second.
+            check(consumer);
+        }
         lanes.wake();
     }
 }
@@ -257,10 +301,9 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
         KafkaError::MessageConsumption(Code::AutoOffsetReset) => {
             match consumer.context().check_topics(consumer) {
                 Ok(true) => return,
-                Ok(false) if lanes.doubt() => return,
                 Ok(false) => {}
-                // Perhaps it is another topic. The partitions are taken up again once the broker tells.
-                Err(_) => return lanes.put_off_all(),
+                // Perhaps it is another topic. A new driver takes up the partitions once the broker tells.
+                Err(_) => return consumer.context().seen.lock().doubt(),
             }
             unusable(
                 "the broker no longer has the committed offset of a partition, so messages are lost; set the offset \
@@ -286,8 +329,7 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
     lanes.fail(told.caused_by(error));
 }
 
-/// Whether the cause of an error is a topic that was deleted or created again. If so, its lanes are lost or taken up
-/// again.
+/// Whether the cause of an error is a topic that was deleted or created again. If so, its lanes are lost.
 fn is_about_topics(consumer: &BaseConsumer<Rebalancer>) -> bool {
     consumer.context().check_topics(consumer).unwrap_or(false)
 }
@@ -307,7 +349,7 @@ mod tests {
     async fn a_panic_of_the_thread_takes_the_lanes_away_and_ends_the_source() {
         let lanes = SharedLanes::new(Arc::new(Tokio::current()));
         let progress = LaneProgress::new(None);
-        lanes.add(vec![TakenUp { partition: ("orders".into(), 0), topic: None, progress }], Vec::new());
+        lanes.add(vec![TakenUp { partition: ("orders".into(), 0), topic: None, progress }]);
         fail_on_panic(&lanes, || panic!("in the driver"));
         let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
         assert!(matches!(lanes.next(&room), Ok(Some(Event::Lost { lanes })) if lanes.len() == 1));

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::failures::ConnectionFailures;
 use super::lanes::{DoneOffset, Partition, SharedLanes};
-use super::topics::TopicId;
+use super::topics::{SeenTopics, TopicId};
 use super::url::Start;
 use crate::url::{not_applied, unknown, unusable};
 
@@ -28,9 +28,33 @@ pub(super) struct Rebalancer {
     pub(super) failures: ConnectionFailures,
     /// The first ids that this member has seen. A topic with another one was created while the group ran.
     pub(super) known: Mutex<HashMap<String, TopicId>>,
+    /// What this driver has seen.
+    pub(super) seen: Mutex<SeenTopics>,
 }
 
 impl Rebalancer {
+    /// For another driver of this member.
+    pub(super) fn renewed(&self) -> Self {
+        Self {
+            lanes: Arc::clone(&self.lanes),
+            start: self.start,
+            topics: self.topics.clone(),
+            failures: ConnectionFailures::default(),
+            known: Mutex::new(self.known.lock().clone()),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Whether another driver is needed.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.seen.lock().is_outdated()
+    }
+
+    /// Whether there is no topic of some name.
+    pub(super) fn has_missing(&self) -> bool {
+        self.seen.lock().has_missing()
+    }
+
     pub(super) fn partition(&self, topic: &str, partition: i32) -> Option<Partition> {
         self.topics.get(topic).map(|topic| (Arc::clone(topic), partition))
     }
@@ -40,7 +64,7 @@ impl Rebalancer {
     }
 
     /// Answers the driver although partitions cannot be taken up.
-    pub(super) fn give_up(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList, error: KafkaError) {
+    fn give_up(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList, error: KafkaError) {
         self.lanes.lose(&self.partitions(partitions));
         // The driver expects an answer in any case. It does not ask again while the group stays as it is, so this
         // member would hold partitions that it never reads.
@@ -111,7 +135,7 @@ pub(super) fn bare_list(partitions: &[Partition]) -> TopicPartitionList {
 impl ConsumerContext for Rebalancer {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let is_given = err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        let done = if is_given { self.take_up(consumer, partitions, false) } else { self.revoke(consumer, partitions) };
+        let done = if is_given { self.take_up(consumer, partitions) } else { self.revoke(consumer, partitions) };
         match done {
             Ok(()) => {}
             Err(error) if is_given => self.give_up(consumer, partitions, error),

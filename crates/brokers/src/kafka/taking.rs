@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::lanes::{DoneOffset, TakenUp};
 use super::progress::LaneProgress;
-use super::rebalance::{Rebalancer, bare_list, list, note_positions, number};
+use super::rebalance::{Rebalancer, list, note_positions, number};
 use super::topics::{self, FoundTopics, TopicId, differ};
 use super::url::Start;
 use crate::url::not_applied;
@@ -30,32 +30,23 @@ const REST: Duration = Duration::from_millis(200);
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Rebalancer {
-    /// Reads partitions from where they are to be taken up. With `is_again` the group has read them before, so that it
-    /// skips nothing.
-    pub(super) fn take_up(
-        &self,
-        consumer: &BaseConsumer<Self>,
-        given: &TopicPartitionList,
-        is_again: bool,
-    ) -> KafkaResult<()> {
+    /// Reads partitions from where they are to be taken up.
+    pub(super) fn take_up(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
         let committed = self.patiently(|| committed(consumer, given))?;
         let found = self.patiently(|| self.find_topics(consumer, PATIENCE))?;
         let mut known = self.known.lock().clone();
-        let (mut assigned, mut taken, mut gone) = (TopicPartitionList::new(), Vec::new(), Vec::new());
+        let (mut assigned, mut taken) = (TopicPartitionList::new(), Vec::new());
         for element in committed.elements() {
             let Some(partition) = self.partition(element.topic(), element.partition()) else { continue };
             let mut start = Offset::Beginning;
-            match found.get(element.topic()) {
-                Some(id) => {
-                    let unread = TakenUp { partition, topic: *id, progress: LaneProgress::new(None) };
-                    // A topic that was created while the group ran has nothing that `start=latest` is to skip.
-                    let is_renewed = differ(known.get(element.topic()).copied(), *id);
-                    let begun = self.begin(consumer, &element, unread, is_again || is_renewed)?;
-                    start = begun.progress.done().map_or(start, Offset::Offset);
-                    taken.push(begun);
-                }
-                // It was deleted since the group gave it away.
-                None => gone.push(partition),
+            // A topic that was deleted since the group gave it away has no lane.
+            if let Some(id) = found.get(element.topic()) {
+                let unread = TakenUp { partition, topic: *id, progress: LaneProgress::new(None) };
+                // A topic that was created while the group ran has nothing that `start=latest` is to skip.
+                let is_renewed = differ(known.get(element.topic()).copied(), *id);
+                let begun = self.begin(consumer, &element, unread, is_renewed)?;
+                start = begun.progress.done().map_or(start, Offset::Offset);
+                taken.push(begun);
             }
             assigned.add_partition_offset(element.topic(), element.partition(), start)?;
         }
@@ -65,7 +56,7 @@ impl Rebalancer {
             }
         }
         *self.known.lock() = known;
-        self.lanes.add(taken, gone);
+        self.lanes.add(taken);
         match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(&assigned)?,
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.assign(&assigned)?,
@@ -82,7 +73,7 @@ impl Rebalancer {
         consumer: &BaseConsumer<Self>,
         committed: &TopicPartitionListElem<'_>,
         unread: TakenUp,
-        is_again: bool,
+        is_renewed: bool,
     ) -> KafkaResult<TakenUp> {
         let is_of_another = differ(recorded_topic(committed), unread.topic);
         let offset = number(committed.offset()).filter(|_| !is_of_another);
@@ -92,7 +83,7 @@ impl Rebalancer {
         if is_of_another {
             self.say_renewed(&unread.partition.0);
         }
-        if is_of_another || is_again {
+        if is_of_another || is_renewed {
             let (topic, partition) = &unread.partition;
             let watermarks = consumer.fetch_watermarks(topic, *partition, CHECKED_WITHIN);
             let first = watermarks.map(|(first, _)| LaneProgress::uncommitted(first));
@@ -114,11 +105,11 @@ impl Rebalancer {
         Ok(TakenUp { progress: LaneProgress::new(Some(end)), ..unread })
     }
 
-    /// Loses the lanes of topics that are gone, and takes up those that were created again. Returns whether there were
-    /// any.
+    /// Loses the lanes of topics that are gone or were created again. Returns whether there were any.
     pub(super) fn check_topics(&self, consumer: &BaseConsumer<Self>) -> KafkaResult<bool> {
+        let asked_at = self.lanes.now();
         let found = self.find_topics(consumer, CHECKED_WITHIN)?;
-        let (lost, again) = (self.lanes.lose_renewed(&found), self.lanes.take_gone(&found));
+        let lost = self.lanes.confirm(&found, asked_at);
         for topic in &lost {
             match found.contains_key(&**topic) {
                 true => self.say_renewed(topic),
@@ -128,29 +119,19 @@ impl Rebalancer {
                 ))),
             }
         }
-        if again.is_empty() {
-            return Ok(!lost.is_empty());
-        }
-        let list = bare_list(&again);
-        let taken = consumer.incremental_unassign(&list).and_then(|()| self.take_up(consumer, &list, true));
-        if let Err(error) = taken {
-            self.give_up(consumer, &list, error);
-        }
-        Ok(true)
+        Ok(!lost.is_empty() || self.is_outdated())
     }
 
     fn say_renewed(&self, topic: &str) {
-        let message = format!(
-            "the topic `{topic}` was deleted and created again; the worker reads it from its first message. If brokers \
-             were started again since the old topic was created, the driver may read nothing: then start the worker \
-             again"
-        );
-        self.lanes.fail(not_applied(message));
+        let message = "was deleted and created again; the worker reads it from its first message";
+        self.lanes.fail(not_applied(format!("the topic `{topic}` {message}")));
     }
 
-    pub(super) fn find_topics(&self, consumer: &BaseConsumer<Self>, within: Duration) -> KafkaResult<FoundTopics> {
+    fn find_topics(&self, consumer: &BaseConsumer<Self>, within: Duration) -> KafkaResult<FoundTopics> {
         let found = topics::find(consumer.client(), self.topics.keys().map(String::as_str), within);
-        found.map_err(KafkaError::MetadataFetch)
+        let found = found.map_err(KafkaError::MetadataFetch)?;
+        self.seen.lock().note(self.topics.keys(), &found);
+        Ok(found)
     }
 
     /// Commits the settled offsets of partitions that are let go, but none of a topic that is gone.

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the safe interface of the driver does not tell the id of a topic")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int};
 use std::time::Duration;
 use std::{fmt, ptr};
@@ -47,6 +47,43 @@ pub(super) type FoundTopics = HashMap<String, Option<TopicId>>;
 /// Whether both are known and not the same.
 pub(super) fn differ(one: Option<TopicId>, other: Option<TopicId>) -> bool {
     one.zip(other).is_some_and(|(one, other)| one != other)
+}
+
+/// What a driver has seen of the topics. It takes a topic that was created again for the one before: it goes on at the
+/// old position, and refuses a leader epoch that is lower than the one it knows.
+#[derive(Default)]
+pub(super) struct SeenTopics {
+    ids: FoundTopics,
+    missing: BTreeSet<String>,
+    is_outdated: bool,
+}
+
+impl SeenTopics {
+    /// Notes which of these topics were found.
+    pub(super) fn note<'t>(&mut self, topics: impl Iterator<Item = &'t String>, found: &FoundTopics) {
+        for topic in topics {
+            let Some(id) = found.get(topic) else {
+                self.missing.insert(topic.clone());
+                continue;
+            };
+            let seen = *self.ids.entry(topic.clone()).or_insert(*id);
+            self.is_outdated |= self.missing.remove(topic) || differ(seen, *id);
+        }
+    }
+
+    /// Notes that the driver may have read another topic.
+    pub(super) fn doubt(&mut self) {
+        self.is_outdated = true;
+    }
+
+    /// Whether a topic was created again, so that another driver is needed.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.is_outdated
+    }
+
+    pub(super) fn has_missing(&self) -> bool {
+        !self.missing.is_empty()
+    }
 }
 
 /// Something of the C library, and the function that frees it.
@@ -136,5 +173,23 @@ mod tests {
         assert_eq!(TopicId::of_metadata(&id.to_string()), Some(id));
         assert_eq!(TopicId::of_metadata(""), None);
         assert_eq!(TopicId::of_metadata("000000000000000700000000000000"), None);
+    }
+
+    /// Whether a driver that has found these in turn is outdated.
+    fn is_outdated(looks: &[Option<Option<TopicId>>]) -> bool {
+        let (mut seen, topic) = (SeenTopics::default(), "orders".to_owned());
+        for look in looks {
+            seen.note([&topic].into_iter(), &look.iter().map(|id| (topic.clone(), *id)).collect());
+        }
+        seen.is_outdated()
+    }
+
+    #[test]
+    fn a_driver_is_outdated_once_a_topic_has_another_id_or_is_there_again() {
+        let [one, other] = [TopicId(1), TopicId(2)].map(|id| Some(Some(id)));
+        let without_id = Some(None);
+        assert!(!is_outdated(&[one, one]) && !is_outdated(&[one, without_id, one]) && !is_outdated(&[one, None]));
+        assert!(is_outdated(&[one, other]) && is_outdated(&[one, other, one]));
+        assert!(is_outdated(&[without_id, None, without_id]) && is_outdated(&[None, one]));
     }
 }

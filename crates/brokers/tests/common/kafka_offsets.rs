@@ -62,12 +62,12 @@ impl Fixture {
         }
     }
 
-    async fn delete(&self) {
+    pub(crate) async fn delete(&self) {
         let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
         assert_eq!(self.admin().delete_topics(&[self.topic], &options).await.unwrap(), [Ok(self.topic.to_owned())]);
     }
 
-    async fn create(&self, partitions: i32) {
+    pub(crate) async fn create(&self, partitions: i32) {
         let (admin, options) = (self.admin(), AdminOptions::new().operation_timeout(Some(DEADLINE)));
         let (new, begun) = (NewTopic::new(self.topic, partitions, TopicReplication::Fixed(1)), Instant::now());
         loop {

@@ -6,7 +6,7 @@ fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
     let _inside = runtime.enter();
     let lanes = SharedLanes::new(Arc::new(hapax_core::runtime::Tokio::current()));
     let partitions: Vec<Partition> = (0..count).map(|partition| ("orders".into(), partition)).collect();
-    lanes.add(partitions.iter().map(|partition| taken_up(partition, None)).collect(), Vec::new());
+    lanes.add(partitions.iter().map(|partition| taken_up(partition, None)).collect());
     (lanes, partitions)
 }
 
@@ -19,9 +19,14 @@ fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize)
     1 + (0..).take_while(|offset| !lanes.push(partition, *offset, message())).count()
 }
 
-fn take_all(lanes: &SharedLanes) {
+/// Takes what has arrived. Returns how many there were.
+fn take_all(lanes: &SharedLanes) -> usize {
     let room = Room { messages: usize::MAX, bytes: usize::MAX, closed: Arc::default() };
-    lanes.next(&room).unwrap();
+    match lanes.next(&room).unwrap() {
+        Some(Event::Deliveries(deliveries)) => deliveries.len(),
+        Some(event @ (Event::Revoking { .. } | Event::Lost { .. })) => panic!("{event:?}"),
+        None => 0,
+    }
 }
 
 #[test]
@@ -50,7 +55,7 @@ fn a_late_leave_of_a_generation_before_does_not_end_the_wait_for_the_new_one() {
     let lane_of = |lanes: &SharedLanes| lanes.state().lanes[&partitions[0]].lane.clone();
     let old = lane_of(&lanes);
     lanes.lose(&partitions);
-    lanes.add(vec![taken_up(&partitions[0], None)], Vec::new());
+    lanes.add(vec![taken_up(&partitions[0], None)]);
     let new = lane_of(&lanes);
     assert!(lanes.leave(std::slice::from_ref(&old)).is_none(), "it is gone");
     assert!(!lanes.state().have_left(&partitions), "the worker has not left the new one");
@@ -58,23 +63,48 @@ fn a_late_leave_of_a_generation_before_does_not_end_the_wait_for_the_new_one() {
     assert!(lanes.state().have_left(&partitions));
 }
 
+fn topic(id: u8) -> Option<TopicId> {
+    TopicId::of_metadata(&format!("hapax topic={id:032x}"))
+}
+
+fn found(id: Option<TopicId>) -> FoundTopics {
+    FoundTopics::from([("orders".to_owned(), id)])
+}
+
+fn confirm(lanes: &SharedLanes, found: &FoundTopics) -> usize {
+    lanes.confirm(found, Duration::ZERO).len()
+}
+
 #[test]
-fn a_topic_with_another_id_is_lost_and_taken_up_again_once_there_is_one() {
+fn a_topic_that_is_gone_or_has_another_id_is_lost() {
     let (lanes, partitions) = lanes(1);
-    let id = |number: u8| TopicId::of_metadata(&format!("hapax topic={number:032x}"));
-    let found = |id| FoundTopics::from([("orders".to_owned(), id)]);
-    lanes.lose(&partitions);
-    lanes.add(vec![taken_up(&partitions[0], id(1))], Vec::new());
+    lanes.add(vec![taken_up(&partitions[0], topic(1))]);
     // A broker that does not tell the id of a topic says nothing about it.
-    for same in [id(1), None] {
-        assert!(lanes.lose_renewed(&found(same)).is_empty());
+    for same in [topic(1), None] {
+        assert_eq!(confirm(&lanes, &found(same)), 0);
     }
-    assert_eq!(lanes.lose_renewed(&FoundTopics::new()).len(), 1);
-    assert!(lanes.unsent().is_empty() && lanes.has_gone());
-    assert!(lanes.take_gone(&FoundTopics::new()).is_empty());
-    assert_eq!(lanes.take_gone(&found(id(2))), partitions);
-    lanes.add(vec![taken_up(&partitions[0], id(2))], Vec::new());
-    assert_eq!(lanes.lose_renewed(&found(id(3))).len(), 1);
+    for other in [FoundTopics::new(), found(topic(2))] {
+        lanes.add(vec![taken_up(&partitions[0], topic(1))]);
+        assert_eq!(confirm(&lanes, &other), 1);
+        assert!(lanes.state().lanes.is_empty());
+    }
+}
+
+#[test]
+fn what_comes_after_a_pause_waits_until_its_topic_is_confirmed() {
+    let (lanes, partitions) = lanes(1);
+    let push = |last: Duration| {
+        lanes.state().confirmed_at = Duration::ZERO;
+        lanes.state().lanes.get_mut(&partitions[0]).unwrap().arrived_at = last;
+        lanes.push(&partitions[0], 7, Message::default());
+    };
+    push(Duration::MAX);
+    assert_eq!((lanes.is_doubtful(), take_all(&lanes)), (false, 1), "the last one has just come");
+    push(Duration::ZERO);
+    push(Duration::MAX);
+    assert_eq!((lanes.is_doubtful(), take_all(&lanes)), (true, 0));
+    assert_eq!(confirm(&lanes, &found(topic(1))), 0);
+    assert_eq!((lanes.is_doubtful(), take_all(&lanes)), (false, 2));
 }
 
 #[test]
