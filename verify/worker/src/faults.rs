@@ -67,10 +67,9 @@ impl WorkerFault {
         match self {
             Self::Kill => (transfers / 1000).max(2),
             Self::Join | Self::Leave | Self::Pause => (transfers / 5000).max(1),
-            Self::KillBroker | Self::StartWithoutBroker | Self::KillDatabase => (transfers / 10_000).max(1),
-            // Not in a short run: a driver that knows a higher leader epoch of the old topic reads nothing of the new
-            // one until its worker is started again.
-            Self::RecreateTopic => transfers / 10_000,
+            Self::KillBroker | Self::StartWithoutBroker | Self::RecreateTopic | Self::KillDatabase => {
+                (transfers / 10_000).max(1)
+            }
         }
     }
 }

@@ -25,6 +25,10 @@ fn producer(config: &ClientConfig) -> Result<ThreadedProducer<DefaultProducerCon
     Ok(config.create()?)
 }
 
+fn observer(config: &ClientConfig) -> Result<BaseConsumer> {
+    Ok(config.clone().set("group.id", "bank").set("enable.auto.commit", "false").create()?)
+}
+
 /// The topic, from the side of its producer and of an administrator.
 pub(crate) struct TransferTopic {
     config: ClientConfig,
@@ -45,8 +49,8 @@ impl TransferTopic {
     pub(crate) async fn create(hosts: &str, copies: usize) -> Result<Self> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", hosts);
-        let observer = config.clone().set("group.id", "bank").set("enable.auto.commit", "false").create()?;
-        let (admin, producer, copies) = (config.create()?, producer(&config)?, i32::try_from(copies)?);
+        let (observer, producer) = (observer(&config)?, producer(&config)?);
+        let (admin, copies) = (config.create()?, i32::try_from(copies)?);
         let (seen, due, next, sent) = (Vec::new(), BTreeMap::new(), 0, 0);
         let mut topic = Self { config, admin, producer, observer, copies, seen, due, next, sent };
         topic.create_empty().await?;
@@ -70,9 +74,6 @@ impl TransferTopic {
 
     /// Deletes the topic, and creates it again. Nothing may be on the way.
     pub(crate) async fn recreate(&mut self) -> Result<()> {
-        // The one of the old topic would go on with the numbers of its messages.
-        self.producer = producer(&self.config)?;
-        self.observer.unassign()?;
         let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
         for deleted in self.admin.delete_topics(&[TOPIC], &options).await? {
             deleted.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
@@ -82,6 +83,8 @@ impl TransferTopic {
             ensure!(begun.elapsed() < DEADLINE, "the topic is not deleted");
             sleep(Duration::from_millis(50)).await;
         }
+        // Those of the old topic know its leader epochs, and the producer would go on with the numbers of its messages.
+        (self.observer, self.producer) = (observer(&self.config)?, producer(&self.config)?);
         self.create_empty().await
     }
 
