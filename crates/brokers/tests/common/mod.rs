@@ -26,7 +26,9 @@ pub(crate) async fn event(source: &mut impl Source, room: Room) -> Event {
         match tokio::time::timeout(left, source.next(room.clone())).await.expect("an event in time") {
             Ok(event) => return event,
             // The source reconnects by itself.
-            Err(error) if error.kind() == hapax_core::ErrorKind::NotApplied => {}
+            Err(error) if error.kind() == hapax_core::ErrorKind::NotApplied => {
+                assert!(Instant::now() < deadline, "{error:?}");
+            }
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -42,8 +44,10 @@ pub(crate) async fn some(source: &mut impl Source, room: Room) -> Vec<Delivery> 
 
 /// This many deliveries.
 pub(crate) async fn take(source: &mut impl Source, count: usize) -> Vec<Delivery> {
-    let mut taken = Vec::new();
+    let (mut taken, begun) = (Vec::new(), Instant::now());
     while taken.len() < count {
+        // Otherwise one message that is delivered again and again would keep the test alive.
+        assert!(begun.elapsed() < DEADLINE, "{:?}", texts(&taken));
         taken.extend(some(source, room(count - taken.len())).await);
     }
     taken
