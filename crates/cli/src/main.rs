@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::CommandError;
+use serve::exit::CommandError;
 use serve::logs::{self, Log, LogSettings};
 use version::{LONG_VERSION, VERSION};
 

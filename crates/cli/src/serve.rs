@@ -1,5 +1,9 @@
-//! What every process that serves needs: signals, the orderly stop, logs, metrics, traces and their export.
+//! What every process that serves needs: addresses, signals, the orderly stop, logs, metrics, traces and their export,
+//! and the errors of commands.
 
+pub(crate) mod bind;
+pub(crate) mod client_address;
+pub(crate) mod exit;
 pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod otlp;

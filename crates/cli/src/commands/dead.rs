@@ -15,7 +15,7 @@ use hapax::broker::{
 use hapax::runtime::{Runtime, Tokio};
 
 use super::print::line;
-use super::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
 pub(crate) use print::{letter_fields, listed_letter};

@@ -30,7 +30,7 @@ pub(crate) use parent_death::end_with_demo;
 #[cfg(feature = "sqlite")]
 pub(crate) use pipeline::service::{DemoServiceArgs, run as run_service};
 
-use super::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 
 /// The arguments of `hapax demo`.

@@ -1,11 +1,10 @@
 mod stop;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
 use hapax::runtime::Tokio;
 use hapax::{Gate, OnStoreDown};
@@ -15,7 +14,6 @@ use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
 use rustls::ClientConfig;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use crate::admin::access::AdminAccess;
@@ -23,7 +21,6 @@ use crate::admin::api::audit::AuditFile;
 use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
 use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
 use crate::admin::listener::{self, AdminState};
-use crate::commands::CommandError;
 use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::field_names::ProtectedFields;
@@ -31,6 +28,8 @@ use crate::gateway::limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
+use crate::serve::bind::bind;
+use crate::serve::exit::CommandError;
 use crate::serve::logs::{self, Log};
 use crate::serve::otlp;
 use crate::serve::shutdown::Shutdown;
@@ -292,23 +291,6 @@ fn fingerprint(config: &Config, rules: &Rules) -> RawFingerprint {
     let fingerprint = RawFingerprint::default().scheme(scheme);
     if rules.compares_host { fingerprint } else { fingerprint.without_host() }
 }
-
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
-    let bound = TcpListener::bind(address).await;
-    let why = |error| anyhow!("cannot listen on {address}: {}", bind_failure(&error));
-    bound.map_err(why).map_err(CommandError::cannot_start)
-}
-
-fn bind_failure(error: &io::Error) -> String {
-    let known = BIND_FAILURES.iter().find(|(kind, _)| *kind == error.kind());
-    known.map_or_else(|| error.to_string(), |(_, cause)| (*cause).to_owned())
-}
-
-const BIND_FAILURES: [(io::ErrorKind, &str); 3] = [
-    (io::ErrorKind::AddrInUse, "another process listens there; stop it or choose another port"),
-    (io::ErrorKind::AddrNotAvailable, "it is not an address of this host; 0.0.0.0 means all of them"),
-    (io::ErrorKind::PermissionDenied, "this user may not use the port; choose one above 1023"),
-];
 
 /// Logs the addresses and routes, and each setting that weakens the protection.
 fn log_configuration(config: &Config) {

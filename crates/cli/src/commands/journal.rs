@@ -11,8 +11,8 @@ use hapax::machine::Completed;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Protocol;
 
-use super::{CommandError, request};
-use crate::relay::health::usable;
+use crate::serve::exit::{CommandError, request};
+use crate::store::checks::usable;
 use crate::store::wiring::{self, OpenedStore, StoreUrl, schemes};
 
 /// The arguments of `hapax journal`.

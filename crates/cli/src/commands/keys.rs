@@ -14,8 +14,8 @@ use anyhow::anyhow;
 use hapax::OperationId;
 use serde_json::Value;
 
-use super::CommandError;
 use super::print::line;
+use crate::serve::exit::CommandError;
 use place::{KeysPlace, PlaceArgs};
 use which::{KeyArgs, ListFilter};
 use write::{PurgeArgs, ResolveArgs, WriteArgs};

@@ -10,7 +10,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::CommandError;
+use crate::serve::exit::CommandError;
 
 const NAME: &str = "hapax";
 

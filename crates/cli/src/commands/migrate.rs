@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::tables::{SCHEMES, Tables};
 
 /// The arguments of `hapax migrate`.

@@ -14,7 +14,7 @@ use hapax::outbox::{OutboxUpkeep, ParkedKey};
 use hapax::runtime::Tokio;
 
 use super::print::line;
-use super::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::outbox;
 use crate::store::wiring::tables::SCHEMES;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use hapax::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::serve::logs::escape_controls;
 
 /// Prints a line. Returns false if nobody reads the output any more.

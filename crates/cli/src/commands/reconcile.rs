@@ -17,8 +17,8 @@ use anyhow::anyhow;
 use hapax::Timestamp;
 use hapax::runtime::Tokio;
 
-use super::CommandError;
 use crate::commands::outbox::instant;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::tables::{SCHEMES, Tables};
 use crate::store::wiring::{self, StoreUrl, schemes};
 use discrepancy::ReconcileReport;

@@ -1,21 +1,15 @@
 //! Whether a relay can work: its database and its sink.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use hapax::ErrorKind;
 use hapax::outbox::Outbox;
 use hapax::store::{Finding, Severity};
-use tokio::time::timeout;
 
 use crate::admin::listener::ReportReadiness;
 use crate::relay::opening::SinkSlot;
-use crate::store::checks::{CheckFailure, StoreChecks};
-
-/// How long a check of the outbox or of the sink may take.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+use crate::store::checks::{CheckFailure, StoreChecks, usable};
 
 /// The checks of a relay, at its start and for `/readyz`.
 #[derive(Debug)]
@@ -58,18 +52,6 @@ impl RelayHealth {
     async fn check_sink(&self) -> Result<Vec<Finding>, CheckFailure> {
         let sink = self.sink.opened().map_err(|reason| CheckFailure::Unreachable(anyhow!(reason)))?;
         usable(sink.check()).await
-    }
-}
-
-/// Waits for a check. Returns its warnings if nothing in it refuses the use.
-pub(crate) async fn usable(
-    check: impl Future<Output = hapax::Result<Vec<Finding>>>,
-) -> Result<Vec<Finding>, CheckFailure> {
-    let no_reply = |_| Err(hapax::Error::new(ErrorKind::NotApplied, "it does not reply"));
-    let findings = timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)?;
-    match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
-        Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
-        None => Ok(findings),
     }
 }
 

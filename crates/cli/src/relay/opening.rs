@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 use crate::causes::in_words;
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::sinks::EventSink;
 
 /// How long a broker may take until its sink is open.

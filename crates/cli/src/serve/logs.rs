@@ -26,6 +26,9 @@ pub(crate) use flood::report_missing;
 pub(crate) use levels::LogLevels;
 pub(crate) use output::{end_with, escape_controls, lost_lines};
 
+/// The target of the access log.
+pub(crate) const ACCESS: &str = "hapax::access";
+
 /// Which lines are logged, where, and in which format.
 #[derive(Clone, Debug)]
 pub(crate) struct LogSettings {

@@ -55,6 +55,21 @@ impl From<Error> for CheckFailure {
     }
 }
 
+/// How long a check of something else than records may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits for a check. Returns its warnings if nothing in it refuses the use.
+pub(crate) async fn usable(
+    check: impl Future<Output = hapax::Result<Vec<Finding>>>,
+) -> Result<Vec<Finding>, CheckFailure> {
+    let no_reply = |_| Err(Error::new(ErrorKind::NotApplied, "it does not reply"));
+    let findings = timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)?;
+    match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
+        Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
+        None => Ok(findings),
+    }
+}
+
 impl StoreChecks {
     /// Runs all checks. Returns the warnings if the store can be used.
     pub(crate) async fn run(&self) -> Result<Vec<Finding>, CheckFailure> {

@@ -7,7 +7,7 @@ use hapax::journal::{FileJournal, FileJournalSettings, StorePlace};
 use hapax::runtime::Runtime;
 use hapax::{Gate, Identity, Settings};
 
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::foreign::OwnJournal;
 use crate::store::health::{CheckIntervals, ReportFindings, StoreHealth};

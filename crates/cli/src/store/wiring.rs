@@ -21,7 +21,7 @@ use hapax::stores::PostgresUrl;
 #[cfg(feature = "redis")]
 use hapax::stores::RedisUrl;
 
-use crate::commands::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 
 /// An open store, with the interface for its maintenance.
 #[derive(Clone, Debug)]

@@ -7,9 +7,8 @@ use hapax::outbox::Sink;
 use hapax::runtime::Runtime;
 use hapax::worker::{RecordReopener, RedriveSource};
 
-use crate::commands::{CommandError, request};
-use crate::relay::health::usable;
-use crate::store::checks::CheckFailure;
+use crate::serve::exit::{CommandError, request};
+use crate::store::checks::{CheckFailure, usable};
 use crate::store::wiring;
 use crate::store::wiring::dead::DeadLetterPlace;
 

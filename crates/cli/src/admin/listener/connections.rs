@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::admin::listener::answering::{Answering, AnsweringStream};
-use crate::gateway::limits::shares::ClientAddress;
+use crate::serve::client_address::ClientAddress;
 
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;

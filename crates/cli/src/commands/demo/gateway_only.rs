@@ -29,7 +29,7 @@ use super::client_log;
 use super::customer::{CustomerContext, Customers};
 use super::progress::Progress;
 use super::random::fresh_seed;
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 
 /// Runs the scenario and returns whether the audit holds.

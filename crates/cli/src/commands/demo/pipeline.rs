@@ -49,7 +49,7 @@ use super::progress::Progress;
 use super::random::fresh_seed;
 use super::traffic::Payment;
 use super::{DemoArgs, OmittedLayer};
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 
 /// What a run of the pipeline does.

@@ -12,7 +12,7 @@ use hapax::store::{Chunk, Finding, Inserted, Memory, Scan, Severity, Swapped};
 use hapax::{Error, ErrorKind, Identity, Inspect, RecordKey, Result, Store};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use crate::admin::api::ApiError;
 use crate::admin::api::audit::INCOMPLETE;
 use crate::admin::api::call::PREFIX;
-use crate::commands::CommandError;
 use crate::config::AdminToken;
+use crate::serve::exit::CommandError;
 
 /// The admin API of a process.
 #[derive(Debug)]

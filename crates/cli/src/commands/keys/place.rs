@@ -13,8 +13,8 @@ use crate::admin::api::audit::{AuditFile, INCOMPLETE};
 use crate::admin::api::call::ApiCall;
 use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
-use crate::commands::CommandError;
 use crate::config::audit_file_of;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::{self, StoreUrl, schemes};
 
 /// Where the records are.

@@ -10,9 +10,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::place::KeysPlace;
 use super::{duration, file};
 use crate::admin::api::call::record_key;
-use crate::commands::CommandError;
 use crate::config::secret_identity;
 use crate::files;
+use crate::serve::exit::CommandError;
 
 /// Which records a list has, and which ones are written many at once.
 #[derive(Debug, clap::Args)]

@@ -10,9 +10,9 @@ use super::place::{KeysPlace, PlaceArgs};
 use super::which::ListFilter;
 use super::{Pages, file, print};
 use crate::admin::api::ApiError;
-use crate::commands::CommandError;
 use crate::commands::print::{line, text_or_hexadecimal};
 use crate::files;
+use crate::serve::exit::CommandError;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {

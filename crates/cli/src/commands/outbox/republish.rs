@@ -9,7 +9,7 @@ use serde_json::json;
 use super::print::plural;
 use super::{OutboxPlace, STEP};
 use crate::commands::print::{line, time};
-use crate::commands::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RepublishArgs {

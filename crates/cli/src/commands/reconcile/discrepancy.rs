@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use hapax::RecordKey;
 use serde_json::{Map, Value, json};
 
-use crate::commands::CommandError;
 use crate::commands::print::line;
+use crate::serve::exit::CommandError;
 use crate::serve::logs::escape_controls;
 
 /// Something that does not fit together.

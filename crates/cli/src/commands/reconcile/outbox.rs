@@ -10,7 +10,7 @@ use hapax::{ErrorKind, RecordKey};
 
 use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject, ReconcileReport};
 use crate::commands::outbox::OrderingKey;
-use crate::commands::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::OpenedStore;
 use crate::store::wiring::outbox::OpenedOutbox;
 
@@ -118,7 +118,7 @@ impl OutboxComparison {
         let Some(claims) = &self.claims else { return Ok(Vec::new()) };
         let mut holders = Vec::new();
         for rk in bucket_records().map_err(CommandError::usage)? {
-            let seen = tokio::time::timeout(crate::commands::DEADLINE, claims.store.read(&rk)).await;
+            let seen = tokio::time::timeout(crate::serve::exit::DEADLINE, claims.store.read(&rk)).await;
             let seen = seen.map_err(|_| CommandError::cannot_start(anyhow!("the database does not reply")))?;
             holders.push(match seen {
                 Ok(seen) => match RecordStatus::of(&seen) {

@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::tls;
 
 /// How many operations one request names.

@@ -19,8 +19,8 @@ use super::judgement::{
 };
 use super::probe::{Effect, EffectProbe, KnownEffects};
 use super::sample::RecordSample;
-use crate::commands::{CommandError, request};
 use crate::config::secret_identity;
+use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::OpenedStore;
 
 /// How many records one request reads. Each may have an answer of 1 MiB.

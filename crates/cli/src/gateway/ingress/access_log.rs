@@ -10,11 +10,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
 use crate::gateway::ingress::IngressRules;
+use crate::serve::logs::ACCESS;
 use crate::serve::metrics::count_problem;
 use crate::serve::otlp::spans;
-
-/// The target of the access log.
-pub(crate) const TARGET: &str = "hapax::access";
 
 /// One entry of the access log, written when it is dropped: the request has ended. It contains no query, header field
 /// or body, because these may contain keys.
@@ -108,7 +106,7 @@ impl Drop for AccessLogEntry {
         let rk = self.rk.get();
         spans::end_request(&self.span, self.status, self.outcome(), rk);
         tracing::info!(
-            target: TARGET,
+            target: ACCESS,
             method = %self.method,
             path = %self.path,
             // Without a status, the request ended before its response.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::gateway::limits::{BODY_MEMORY, Limits};
+use crate::serve::client_address::ClientAddress;
 
 /// The shortest time between two warnings about one resource.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -59,19 +60,6 @@ impl Resource {
 pub(crate) fn share_of(total: usize, percent: usize) -> usize {
     let part = total / 100 * percent + total % 100 * percent / 100;
     part.max(1)
-}
-
-/// An IPv4 address, or the /64 network of an IPv6 address, because one host usually gets a whole /64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ClientAddress(pub(crate) IpAddr);
-
-impl From<IpAddr> for ClientAddress {
-    fn from(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V6(ip) => Self(IpAddr::V6((u128::from(ip) & !u128::from(u64::MAX)).into())),
-            ip => Self(ip),
-        }
-    }
 }
 
 /// All resources, and the accounts of the addresses that hold some of them.

@@ -13,9 +13,8 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-use crate::gateway::ingress::access_log;
-use crate::serve::logs::output;
 use crate::serve::logs::queue::LostLines;
+use crate::serve::logs::{ACCESS, output};
 
 /// How often one event is logged in a second.
 const LINES_PER_SECOND: u64 = 10;
@@ -47,7 +46,7 @@ impl<S: Subscriber> Filter<S> for FloodLimit {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if *metadata.level() > Level::INFO || [access_log::TARGET, AUDIT, TARGET].contains(&metadata.target()) {
+        if *metadata.level() > Level::INFO || [ACCESS, AUDIT, TARGET].contains(&metadata.target()) {
             return true;
         }
         let mut events = EVENTS.lock();

@@ -8,7 +8,7 @@ use hapax::runtime::Runtime;
 
 use super::StoreUrl;
 use super::sinks::{EventSink, SinkPlace};
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 
 /// The URLs that `hapax dead` accepts, for help and errors.
 pub(crate) const SCHEMES: &str = "sqlite://PATH, postgres://HOST/DATABASE or redis://HOST";

@@ -6,7 +6,7 @@ use hapax::runtime::Runtime;
 
 use super::StoreUrl;
 use super::tables::{SCHEMES, Tables};
-use crate::commands::{CommandError, request};
+use crate::serve::exit::{CommandError, request};
 
 /// The outbox in a database, for relays and for operators.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use super::Scenario;
 use super::books::{FileBooks, ShopBooks};
 use super::database::{CHARGES, RECEIPTS};
 use super::shop::Shop;
-use crate::commands::CommandError;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::outbox;
 
 /// The number of processes of each role, except the ingest service. Where one of them dies or stands still, the other

@@ -14,8 +14,8 @@ use hapax::worker::{MessageIdentity, RedriveSource, Worker};
 
 use super::delivery::NotedProcess;
 use super::{consumer, ingest, worker};
-use crate::commands::CommandError;
 use crate::commands::demo::OmittedLayer;
+use crate::serve::exit::CommandError;
 use crate::store::wiring::sources::SourceUrl;
 use crate::store::wiring::{StoreUrl, dead};
 
