@@ -52,7 +52,7 @@ pub mod names {
     /// Attempts in flight.
     pub const IN_FLIGHT: &str = "hapax_in_flight";
     /// Followers: copies that wait for an attempt in flight.
-    pub const FOLLOWERS: &str = "hapax_twins";
+    pub const FOLLOWERS: &str = "hapax_followers";
     /// Takeovers: grants after a lapse.
     pub const TAKEOVERS: &str = "hapax_takeovers_total";
     /// Grants lost while their handler ran.

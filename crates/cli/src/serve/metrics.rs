@@ -30,18 +30,18 @@ const PROBLEMS: &str = "hapax_gateway_problems_total";
 const UPSTREAM_ERRORS: &str = "hapax_gateway_upstream_errors_total";
 /// Records whose outcome is held as unknown: the attempt said so, or a copy came after the lease. Missing for a store
 /// that cannot count them.
-const RECORDS_UNKNOWN: &str = "hapax_gateway_records_unknown";
+const RECORDS_UNKNOWN: &str = "hapax_records_unknown";
 /// Always 1 (labels `version` and `features`).
 const BUILD_INFO: &str = "hapax_build_info";
 
 /// Findings of the last check of the store (label `severity`: `refuse` or `warn`).
-const FINDINGS: &str = "hapax_gateway_store_findings";
+const FINDINGS: &str = "hapax_store_findings";
 
 /// Exports to a collector of OpenTelemetry (labels `signal`, and `result`: `yes` or `failed`).
 const OTLP_EXPORTS: &str = "hapax_otlp_exports_total";
 
 /// Lines of the log that were lost.
-const LOG_LINES_LOST: &str = "hapax_gateway_log_lines_lost_total";
+const LOG_LINES_LOST: &str = "hapax_log_lines_lost_total";
 
 /// Bucket bounds, from a replay out of memory to a slow API.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];

@@ -281,7 +281,7 @@ mod tests {
         for (findings, warnings) in [(&all[..], 2), (&all[1..], 1), (&all[1..2], 1)] {
             let page = page(findings);
             for (severity, count) in [("warn", warnings), ("refuse", findings.len() - warnings)] {
-                let series = format!("hapax_gateway_store_findings{{severity=\"{severity}\"}} {count}\n");
+                let series = format!("hapax_store_findings{{severity=\"{severity}\"}} {count}\n");
                 assert!(page.contains(&series), "{series} {page}");
             }
         }
@@ -298,7 +298,7 @@ mod tests {
         let lost = Finding { severity: Severity::Warn, message: "records were lost".into() };
         metrics::with_local_recorder(&recorder, || {
             let warnings = |count| {
-                let series = format!("hapax_gateway_store_findings{{severity=\"warn\"}} {count}\n");
+                let series = format!("hapax_store_findings{{severity=\"warn\"}} {count}\n");
                 assert!(recorder.handle().render().contains(&series), "{}", recorder.handle().render());
             };
             health.add_findings(&[lost]);

@@ -49,7 +49,7 @@ async fn the_answers_of_another_store_are_left_alone_and_adopted_by_a_command_th
 
     let gateway = Gateway::start(api.address, &store, &flags).await;
     assert_eq!(metric(&gateway, "hapax_journal_foreign").await, "2");
-    assert_eq!(metric(&gateway, "hapax_gateway_store_findings{severity=\"warn\"}").await, "1");
+    assert_eq!(metric(&gateway, "hapax_store_findings{severity=\"warn\"}").await, "1");
     api.release_slow();
     let got = gateway.post("/slow", "key-1", "{}").await.unwrap();
     assert!(got.status == 201 && !got.is_replayed() && got.body == "answer 3", "it never ran here: {}", got.body);

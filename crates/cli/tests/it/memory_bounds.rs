@@ -192,7 +192,7 @@ async fn one_of_many_concurrent_copies_runs_h18() {
                 let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
                 let value = |series| page.lines().find_map(|line: &str| line.strip_prefix(series)?.trim().parse().ok());
                 let busy: f64 = value("hapax_calls_total{outcome=\"busy\"}").unwrap();
-                busy + value("hapax_twins ").unwrap() >= f64::from(u32::try_from(copies / 2).unwrap())
+                busy + value("hapax_followers ").unwrap() >= f64::from(u32::try_from(copies / 2).unwrap())
             })
             .await;
             api.release_slow();

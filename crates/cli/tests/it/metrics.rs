@@ -220,14 +220,14 @@ async fn records_that_are_damaged_or_held_as_unknown_are_counted() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let mut gateway = kill_during_request(&api, &sqlite(directory.path()), "hold").await;
     // An attempt that died does not count before a copy has come after its lease.
-    until("records are counted", async || page(&gateway).await.contains("\nhapax_gateway_records_unknown ")).await;
-    assert!(value(&page(&gateway).await, "hapax_gateway_records_unknown") < 1.0);
+    until("records are counted", async || page(&gateway).await.contains("\nhapax_records_unknown ")).await;
+    assert!(value(&page(&gateway).await, "hapax_records_unknown") < 1.0);
     let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
     assert_eq!(got.problem(), "outcome-unknown");
     gateway.kill();
     // They are counted at the start, and then every minute.
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
-    until("the record is counted", async || value(&page(&gateway).await, "hapax_gateway_records_unknown") == 1.0).await;
+    until("the record is counted", async || value(&page(&gateway).await, "hapax_records_unknown") == 1.0).await;
     gateway.post("/charges", "key-2", "{}").await.unwrap();
     let database = rusqlite::Connection::open(directory.path().join("hapax.db")).unwrap();
     let changed = database.execute("update hapax_record set answer = null where answer is not null", []).unwrap();

@@ -38,7 +38,7 @@ async fn a_gateway_confirms_nothing_after_its_file_was_replaced() {
     let ready = gateway.get(gateway.admin, "/readyz").await.unwrap();
     assert!(ready.status == 503 && ready.body.contains("hapax.db was replaced by another file"), "{}", ready.body);
     let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
-    assert!(page.contains("hapax_gateway_store_findings{severity=\"refuse\"} 1\n"), "{page}");
+    assert!(page.contains("hapax_store_findings{severity=\"refuse\"} 1\n"), "{page}");
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(logs.contains("the store should no longer be used") && logs.contains("restart the process"), "{logs}");

@@ -85,7 +85,7 @@ async fn requests_are_answered_while_nobody_reads_the_log_and_lost_lines_are_cou
     let admin = GatewayClient::of(gateway.admin);
     until("the metric counts lost lines", async || {
         let page = admin.get("/metrics").await.unwrap().body;
-        let lost = page.lines().find_map(|line| line.strip_prefix("hapax_gateway_log_lines_lost_total "));
+        let lost = page.lines().find_map(|line| line.strip_prefix("hapax_log_lines_lost_total "));
         lost.unwrap().parse::<usize>().unwrap() > 0
     })
     .await;

@@ -75,7 +75,7 @@ async fn no_sync() {
     let flags = ["--data-dir", directory.path().to_str().unwrap()];
     let gateway = Gateway::start(api.address, &server.url(), &flags).await;
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
-    assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+    assert!(metrics.body.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
 }
 
 /// As on PostgreSQL 14, everybody may create in `public`, which has the tables. Behind a pooler the gateway cannot
@@ -95,7 +95,7 @@ async fn other_role() {
     let stolen = admin.query("select role from stolen", &[]).await.unwrap();
     assert!(stolen.is_empty(), "the planted operator ran {} times", stolen.len());
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
-    assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+    assert!(metrics.body.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(logs.contains("other roles may create objects in the schema public"), "{logs}");
@@ -148,7 +148,7 @@ async fn promoted_with_loss() {
     .await;
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
     assert!(metrics.contains("hapax_amnesia_total 1\n"), "{metrics}");
-    assert!(metrics.contains("hapax_gateway_store_findings{severity=\"warn\"} 2\n"), "{metrics}");
+    assert!(metrics.contains("hapax_store_findings{severity=\"warn\"} 2\n"), "{metrics}");
     let copies = [gateway.post("/charges", "kept-key", "{}").await, gateway.post("/charges", "lost-key", "{}").await];
     let [kept_copy, lost_copy] = copies.map(Option::unwrap);
     assert!(kept_copy.is_replayed() && kept_copy.body == kept.body, "{}", kept_copy.body);
