@@ -141,7 +141,7 @@ mod tests {
     use clap::{Arg, Args, Command};
 
     use super::*;
-    use crate::commands::gateway::GatewayFlags;
+    use crate::gateway::run::GatewayFlags;
     use hapax::{OnBusy, OnLapse, OnStoreDown};
 
     /// Flags that the file cannot have.

@@ -1,5 +1,6 @@
-//! The worker's side of HTTP: the service that processes messages.
+//! The worker: its course (`run`), and the service behind HTTP that processes messages.
 
 pub(crate) mod dead;
 pub(crate) mod request;
+pub(crate) mod run;
 pub(crate) mod target;

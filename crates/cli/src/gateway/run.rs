@@ -1,0 +1,329 @@
+//! The process `hapax gateway`, from its start to its stop.
+
+mod stop;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
+use hapax::runtime::Tokio;
+use hapax::{Gate, OnStoreDown};
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+use http::uri::Scheme;
+use metrics_exporter_prometheus::PrometheusHandle;
+use rustls::ClientConfig;
+use serde_json::json;
+use tokio::task::spawn_blocking;
+
+use crate::admin::access::AdminAccess;
+use crate::admin::api::audit::AuditFile;
+use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::listener::{self, AdminState};
+use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
+use crate::gateway::ingress::IngressRules;
+use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::limits;
+use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
+use crate::gateway::listen::{GatewayServer, open_files};
+use crate::gateway::routing::{RouteLayer, Routes};
+use crate::serve::bind::bind;
+use crate::serve::exit::CommandError;
+use crate::serve::logs::{self, Log};
+use crate::serve::otlp;
+use crate::serve::shutdown::Shutdown;
+use crate::serve::signals::{Reloads, StopSignals};
+use crate::serve::{metrics, signals};
+use crate::store::gate::{GateStart, StartedGate};
+use crate::store::health::CheckIntervals;
+use crate::store::wiring::{self, OpenedStore};
+use crate::tls::{self, ServerCertificate};
+use crate::upstream::forward::Forward;
+
+use stop::{GatewayStop, StopKind, close_journal, log_end};
+
+/// The arguments of `hapax gateway`.
+pub(crate) type GatewayArgs = Flags<GatewayFlags>;
+
+#[derive(Debug)]
+pub(crate) struct GatewayFlags;
+
+impl HasFlags for GatewayFlags {
+    const COMMAND: Configured = Configured::Gateway;
+    const AFTER_HELP: &str = limits::HELP;
+}
+
+/// Runs the gateway until a stop signal.
+pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
+    // First of all, because an unhandled SIGHUP ends the process.
+    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
+    let config = Config::load(&args).map_err(CommandError::usage)?;
+    if args.check {
+        // An error means that the reader has closed the pipe, for instance `hapax gateway --check | head`.
+        let _ = io::stdout().write_all(config.show().as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = StopSignals::listen(config.drain).map_err(CommandError::cannot_start)?;
+    let opening = config.clone();
+    let opened = tokio::select! {
+        opened = spawn_blocking(move || Opened::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
+        () = stop.first.cancelled() => {
+            tracing::warn!("stopped before the start was complete; no request was accepted");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let Opened { log, tls, store } = opened;
+    let log = config.log.file.is_some().then_some(move || log.reopen());
+    let certificate = tls.certificate.clone().map(|loaded| move || loaded.reload());
+    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate }));
+    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+    serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await
+}
+
+/// The files and the store that a gateway opens at its start.
+struct Opened {
+    log: Log,
+    tls: LoadedTls,
+    store: OpenedStore,
+}
+
+/// TLS with clients and with the API.
+struct LoadedTls {
+    /// None without TLS for clients.
+    certificate: Option<Arc<ServerCertificate>>,
+    /// The authorities that may certify the API.
+    trust: ClientConfig,
+}
+
+impl Opened {
+    /// Blocks as long as a file is a pipe with nobody at its other end.
+    fn open(config: &Config) -> Result<Self, CommandError> {
+        let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
+        for (name, guess) in config::mistyped(std::env::vars_os()) {
+            tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
+        }
+        let files = config.tls.as_ref();
+        let certificate = files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose();
+        let certificate = certificate.map_err(CommandError::cannot_start)?;
+        let is_secure = config.upstream.scheme == Scheme::HTTPS;
+        let trust = if is_secure {
+            tls::client_config(config.upstream_ca.as_deref(), Some("--upstream-ca"))
+        } else {
+            tls::unused_config()
+        };
+        let trust = trust.map_err(CommandError::cannot_start)?;
+        let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;
+        Ok(Self { log, tls: LoadedTls { certificate, trust }, store })
+    }
+}
+
+/// The parts of a gateway beside its configuration and its store.
+struct Operations {
+    metrics: PrometheusHandle,
+    tls: LoadedTls,
+    stop: StopSignals,
+    intervals: CheckIntervals,
+}
+
+/// Serves clients with this store until a stop signal.
+async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<ExitCode, CommandError> {
+    let Operations { metrics, tls, stop, intervals } = operations;
+    let runtime = ExecutorRuntime::with_current_fallback();
+    let start = GateStart {
+        opened,
+        place: config.store.place(),
+        namespace: &config.namespace,
+        secret: config.has_secret.then(|| config.identity.clone()),
+        settings: &config.settings,
+        data_dir: config.data_dir.as_deref(),
+        more: Vec::new(),
+        runtime,
+        intervals,
+    };
+    let api = Arc::new(admin_api(config, start.opened.clone()));
+    let StartedGate { gate, journal, health } = start.start().await?;
+    let access = AdminAccess::new(&config.admin);
+    let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
+    let admin = AdminState { health, metrics, access, api, shutdown: Arc::clone(&shutdown) };
+    let mut served = Box::pin(async {
+        let executors = listen(config, &gate, admin, tls, stop.first.cancelled()).await?;
+        let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
+        // A store that is down would delay the stop; unreleased leases expire.
+        gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
+        // The releases that are still repeated end with the executors.
+        let unconfirmed_releases = gate.unconfirmed_releases();
+        close_journal(journal.as_deref(), &shutdown).await;
+        // Requests run on the executors until the gate has drained.
+        if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
+            tracing::warn!("requests could not be cut in time; they have no line in the access log");
+        }
+        Ok::<_, CommandError>(GatewayStop {
+            kind: if is_idle { StopKind::Idle } else { StopKind::StillRunning },
+            unconfirmed_releases,
+        })
+    });
+    let stopped = tokio::select! {
+        stopped = &mut served => stopped?,
+        // Counted while the executors run: they repeat the releases.
+        () = stop.second.cancelled() => {
+            GatewayStop { kind: StopKind::AtOnce, unconfirmed_releases: gate.unconfirmed_releases() }
+        }
+    };
+    // Ends the executors, and with them the requests that still run.
+    drop(served);
+    if !matches!(stopped.kind, StopKind::AtOnce) {
+        otlp::end_within(shutdown.left_for_requests()).await;
+    }
+    let is_written = logs::end_with(shutdown.left(), || {
+        logs::report_missing();
+        log_end(stopped, &gate, config.data_dir.as_deref());
+    });
+    match stopped.kind {
+        StopKind::AtOnce => std::process::exit(1),
+        StopKind::Idle | StopKind::StillRunning if is_written => Ok(ExitCode::SUCCESS),
+        StopKind::Idle | StopKind::StillRunning => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// Serves clients until `stop` completes. Their requests may still run on the executors that it returns.
+async fn listen(
+    config: &Config,
+    gate: &Gate,
+    admin: AdminState,
+    tls: LoadedTls,
+    stop: impl Future<Output = ()>,
+) -> Result<Executors, CommandError> {
+    let executors = Executors::start().context("the system has no thread left").map_err(CommandError::cannot_start)?;
+    let routes = routes(config, gate).map_err(CommandError::usage)?;
+    let acceptor = tls.certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
+    // Bound before anything is served, so that a taken port prevents the start.
+    let (public, private) = (bind(config.listen).await?, bind(config.admin.listen).await?);
+    log_configuration(config);
+    open_files::raise_limit(config.limits.connections);
+    let shutdown = Arc::clone(&admin.shutdown);
+    tokio::spawn(listener::serve(private, admin));
+    // Each executor has its own connections to the API.
+    let forward = || Forward::new(config.upstream.clone(), &tls.trust, config.upstream_timeout);
+    let services = executors.handles().map(|executor| (executor, forward()));
+    let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
+    rules.trusted = config.trusted_proxies.clone();
+    rules.tenant = tenant(&config.tenant);
+    let server = GatewayServer::new(services, rules).tls(acceptor);
+    server.serve_until(shutdown.wait(stop), public, shutdown.time_for_requests()).await;
+    Ok(executors)
+}
+
+/// Returns the fields that identify the tenant or the key on some route.
+fn protected_fields(config: &Config) -> ProtectedFields {
+    let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
+    let keys = rules.filter_map(|rules| match &rules.key {
+        KeySource::Field(key) => Some(key.name().clone()),
+        KeySource::Body(_) => None,
+    });
+    ProtectedFields::with(keys.chain(tenant(&config.tenant))).underscores(config.underscore_fields)
+}
+
+/// Returns the field that identifies the tenant, if one does.
+fn tenant(tenant: &Tenant) -> Option<HeaderName> {
+    match tenant {
+        Tenant::Authorization => Some(AUTHORIZATION),
+        Tenant::Header(name) => Some(name.clone()),
+        Tenant::None => None,
+    }
+}
+
+fn admin_api(config: &Config, store: OpenedStore) -> AdminApi {
+    let routes = config.routes.iter().map(|route| {
+        let policy = policy_fields(&route.rules.policy);
+        json!({ "route": route.name(), "protect": route.protect.to_string(), "policy": policy })
+    });
+    let policy = PolicyDescription::new("gateway", &config.namespace)
+        .with("key", json!(config.protect.to_string()))
+        .with("policy", policy_fields(&config.settings.policy))
+        .with("routes", routes.collect());
+    let lifetimes = RecordLifetimes::of(&config.settings.policy);
+    AdminApi {
+        process: "gateway",
+        records: Some(RecordDesk { store, lifetimes, answers: AnswerForm::Responses }),
+        dead: None,
+        outbox: None,
+        policy: policy.into_json(),
+        audit: config.admin.audit_file.clone().map(AuditFile::new),
+    }
+}
+
+/// Builds one layer for each route and one for all other requests.
+fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
+    let others = layer(config, gate, &config.rules, config.protect)?;
+    let routes = config.routes.iter().map(|route| {
+        let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
+        let ConfiguredRoute { methods, pattern, outcomes, .. } = route.clone();
+        let is_protected = route.protect != Protect::Off;
+        // A layer that protects no method lets the requests of an unprotected route stream through.
+        let layer = layer.outcome_with(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
+        Ok(RouteLayer { methods, pattern, layer, is_protected })
+    });
+    Ok(Routes::new(routes.collect::<Result<_, hapax::Error>>()?, others))
+}
+
+fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Result<IdempotencyLayer, hapax::Error> {
+    let layer = IdempotencyLayer::new(gate.clone())
+        .tenant(&config.namespace, config.tenant.clone())?
+        .identity(config.identity.clone())
+        .fingerprint_with(fingerprint(config, rules))
+        .max_request_body(rules.max_request_body)
+        .max_stored_body(rules.max_stored_body);
+    let layer = match &rules.key {
+        KeySource::Field(key) => layer.key_with(key.clone()),
+        KeySource::Body(key) => layer.key_with(key.clone()),
+    };
+    let layer = rules.store_headers.iter().cloned().try_fold(layer, IdempotencyLayer::store_header)?;
+    Ok(match protect {
+        Protect::Required => layer,
+        Protect::Optional | Protect::Off => layer.key_optional(),
+    })
+}
+
+/// Returns how payloads are compared. The listener knows the scheme, which the default port of a host depends on.
+fn fingerprint(config: &Config, rules: &Rules) -> RawFingerprint {
+    let scheme = if config.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+    let fingerprint = RawFingerprint::default().scheme(scheme);
+    if rules.compares_host { fingerprint } else { fingerprint.without_host() }
+}
+
+/// Logs the addresses and routes, and each setting that weakens the protection.
+fn log_configuration(config: &Config) {
+    let Config { listen, upstream, protect, .. } = config;
+    let admin = config.admin.listen;
+    for route in &config.routes {
+        tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
+    }
+    let (upstream, routes) = (&upstream.authority, config.routes.len());
+    tracing::info!(%listen, %admin, %upstream, key = %protect, routes, "POST and PATCH are protected");
+    if matches!(AdminAccess::new(&config.admin), AdminAccess::NoClient) {
+        let paths = "/metrics and the admin API are";
+        tracing::warn!("{paths} disabled, because other hosts can connect to {admin}; set --admin-token-file");
+    }
+    if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
+        tracing::warn!("while the store is down, every copy of a request runs (--when-store-down pass)");
+    }
+    match config.tenant {
+        Tenant::Authorization => tracing::info!(
+            "tenants are identified by the Authorization field; a retry with a renewed credential is a new request. \
+             If credentials are renewed, use --tenant header:NAME. A replay does not ask the API whether the \
+             credential still holds"
+        ),
+        Tenant::None => {
+            tracing::warn!("all callers share keys and can get each other's answers (--tenant none)");
+        }
+        Tenant::Header(ref name) => {
+            tracing::info!(%name, "tenants are identified by this header; only a trusted proxy may set it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
