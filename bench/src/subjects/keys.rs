@@ -69,14 +69,14 @@ fn redis_options() -> RedisServerOptions {
     RedisServerOptions::new(RedisKind::Redis).with_system_clock()
 }
 
-type HttpClient = Client<HttpConnector, Full<Bytes>>;
+type LoadClient = Client<HttpConnector, Full<Bytes>>;
 
 /// What all subjects share. It lives as long as they do.
 struct KeysBench {
     runtime: Runtime,
     folder: TempDir,
     api: ServerProcess,
-    client: HttpClient,
+    client: LoadClient,
     redis: RefCell<Vec<RedisServer>>,
     /// The number of the next key.
     next: RefCell<u64>,
@@ -145,12 +145,12 @@ impl KeysBench {
     }
 }
 
-fn new_client() -> HttpClient {
+fn new_client() -> LoadClient {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
 fn send(
-    client: &HttpClient,
+    client: &LoadClient,
     request: Request<Full<Bytes>>,
 ) -> impl Future<Output = anyhow::Result<Bytes>> + Send + 'static {
     let sent = client.request(request);
@@ -165,7 +165,7 @@ fn send(
 
 /// Reads a page of the list. Returns how many records it has, and the cursor of the next one.
 async fn page(
-    client: &HttpClient,
+    client: &LoadClient,
     admin: SocketAddr,
     cursor: Option<String>,
 ) -> anyhow::Result<(usize, Option<String>)> {

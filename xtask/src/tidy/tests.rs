@@ -90,7 +90,19 @@ fn adapters_are_independent() {
     let rule = adapters_do_not_depend_on_each_other;
     assert_eq!(found(rule, "crates/stores/Cargo.toml", "[dev-dependencies]\nhapax-http.workspace = true"), [2]);
     accepts(rule, "crates/stores/Cargo.toml", "[dependencies]\nhapax-core.workspace = true");
+    accepts(rule, "crates/stores/Cargo.toml", "[dependencies]\nhapax-net.workspace = true");
+    refuses(rule, "crates/net/Cargo.toml", "[dependencies]\nhapax-stores.workspace = true");
     accepts(rule, "crates/hapax/Cargo.toml", "[dependencies]\nhapax-http.workspace = true");
+}
+
+#[test]
+fn net_is_below_the_adapters() {
+    let rule = net_knows_errors_and_the_runtime;
+    let file = "crates/net/src/http.rs";
+    refuses(rule, file, "use hapax_core::store::Store;");
+    refuses(rule, file, "use hapax_core::{Error, Key};");
+    accepts(rule, file, "use hapax_core::runtime::{Runtime, timeout};\nuse hapax_core::{BoxError, Error, Result};");
+    accepts(rule, "crates/stores/src/lib.rs", "use hapax_core::store::Store;");
 }
 
 #[test]

@@ -65,8 +65,18 @@ const IMPURE: &[&str] = &["async", "await", "Instant", "SystemTime", "Runtime", 
 /// The manifests decide, as for core.
 pub(super) fn adapters_do_not_depend_on_each_other(tree: &SourceTree) -> Vec<Violation> {
     let others = |own: &'static str| move |name: &str| name != own && ADAPTERS.iter().any(|(_, other)| name == *other);
-    ADAPTERS.iter().flat_map(|(manifest, own)| depended_on(tree, manifest, others(own))).collect()
+    let below = depended_on(tree, "crates/net/Cargo.toml", others(""));
+    ADAPTERS.iter().flat_map(|(manifest, own)| depended_on(tree, manifest, others(own))).chain(below).collect()
 }
+
+pub(super) fn net_knows_errors_and_the_runtime(tree: &SourceTree) -> Vec<Violation> {
+    paths_in(tree, "crates/net/src/", |_, path| {
+        let part = path.segments.get(1).copied().unwrap_or_default();
+        path.segments[0] == "hapax_core" && !KNOWN_TO_NET.contains(&part)
+    })
+}
+
+const KNOWN_TO_NET: &[&str] = &["Error", "ErrorKind", "Result", "BoxError", "runtime"];
 
 const ADAPTERS: &[(&str, &str)] = &[
     ("crates/stores/Cargo.toml", "hapax_stores"),
@@ -85,6 +95,8 @@ pub(super) fn guarded_places_exist(tree: &SourceTree) -> Vec<Violation> {
             "crates/stores/src/",
             "crates/stores/Cargo.toml",
             "crates/http/Cargo.toml",
+            "crates/net/Cargo.toml",
+            "crates/net/src/",
             "crates/testkit/src/",
         ],
     )

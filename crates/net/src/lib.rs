@@ -1,0 +1,17 @@
+//! What the adapters share to reach servers. Each part is a feature, and none is on by default.
+//!
+//! | feature | |
+//! |---|---|
+//! | `files` | [`files`]: reads the files that a user names, and secrets only if others can neither read nor write them |
+//! | `http` | [`http`]: a client of HTTP/1.1 that says whether a byte of a request may have left |
+//! | `tls` | [`tls`]: TLS for clients, and certificates in PEM |
+//! | `url` | [`url`]: URLs with several hosts, credentials and parameters |
+
+#[cfg(feature = "files")]
+pub mod files;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "tls")]
+pub mod tls;
+#[cfg(feature = "url")]
+pub mod url;
