@@ -39,7 +39,7 @@ use self::lanes::SharedLanes;
 use self::settle::KafkaSettle;
 pub use self::sink::{KafkaSink, KafkaSinkConfig};
 pub use self::url::KafkaUrl;
-use crate::url::unknown;
+use crate::errors::unknown;
 
 /// The messages of topics of Kafka for one consumer group.
 ///

@@ -8,14 +8,14 @@
 //! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream; [`NatsSink`] |
 //! | `webhook` | [`WebhookSink`]: signed POSTs to endpoints |
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod errors;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod sinks;
-#[cfg(any(feature = "kafka", feature = "nats"))]
-mod url;
 #[cfg(feature = "webhook")]
 mod webhook;
 

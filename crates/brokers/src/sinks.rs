@@ -6,9 +6,10 @@ use hapax_core::Result;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{OutgoingEvent, Published, TopicTemplate};
 use hapax_core::store::{Finding, Severity};
+use hapax_net::url::ServerUrl;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::url::{BrokerUrl, invalid, not_applied};
+use crate::errors::not_applied;
 
 /// How much of a broker's limit is kept for what a sink writes beside the event: the id, the attributes, the key.
 const RESERVE: usize = 4096;
@@ -86,10 +87,7 @@ pub(crate) fn not_published(cause: hapax_core::Error) -> Published {
 }
 
 /// The template in the path of a URL, and the time that a publication may take.
-pub(crate) fn parameters(url: &BrokerUrl) -> Result<(TopicTemplate, Duration)> {
-    let topic = if url.path.is_empty() { TopicTemplate::default() } else { url.path.parse()? };
-    let seconds = url.parameter("timeout").map_or(Some(30), |text| text.parse().ok());
-    let seconds = seconds.filter(|seconds| (1..=300).contains(seconds));
-    let seconds = seconds.ok_or_else(|| invalid("the parameter `timeout` is a number of seconds from 1 to 300"))?;
-    Ok((topic, Duration::from_secs(seconds)))
+pub(crate) fn parameters(url: &ServerUrl) -> Result<(TopicTemplate, Duration)> {
+    let topic = if url.path().is_empty() { TopicTemplate::default() } else { url.path().parse()? };
+    Ok((topic, url.seconds("timeout", 1..=300)?.unwrap_or(Duration::from_secs(30))))
 }

@@ -1,13 +1,14 @@
 //! From the URL to the settings of the driver.
 
 use hapax_core::{Error, Result};
+use hapax_net::url::{Credentials, ServerUrl, read_secret};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 
 use super::KafkaUrl;
 use super::url::GroupProtocol;
-use crate::url::{BrokerUrl, Credentials, invalid, read_secret};
+use crate::errors::invalid;
 
 /// At this level the driver tells of connections that end before they can be used.
 pub(super) const TELLS_OF_CONNECTIONS: RDKafkaLogLevel = RDKafkaLogLevel::Info;
@@ -15,7 +16,7 @@ pub(super) const TELLS_OF_CONNECTIONS: RDKafkaLogLevel = RDKafkaLogLevel::Info;
 pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", url.url.hosts.join(","))
+        .set("bootstrap.servers", url.url.addresses())
         .set("client.id", "hapax")
         .set("group.id", url.group())
         // The thread commits what is done.
@@ -48,7 +49,7 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     Ok(config)
 }
 
-pub(super) fn log_in(url: &BrokerUrl, config: &mut ClientConfig) -> Result<()> {
+pub(super) fn log_in(url: &ServerUrl, config: &mut ClientConfig) -> Result<()> {
     let Credentials { user, password } = url.credentials()?;
     let uses_tls = url.uses_tls()?;
     let protocol = match (user.is_some(), uses_tls) {

@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use tracing::{debug, warn};
 
-use crate::url::{not_applied, unusable};
+use crate::errors::{not_applied, unusable};
 
 /// How long each request for metadata waits for a broker at the start. Together they take less than the ten seconds
 /// that a caller may grant.

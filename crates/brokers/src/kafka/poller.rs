@@ -23,7 +23,7 @@ use super::failures::{ConnectionFailures, fetch_metadata};
 use super::lanes::SharedLanes;
 use super::rebalance::{Rebalancer, bare_list, list, note_positions};
 use super::{KafkaUrl, config};
-use crate::url::{not_applied, unusable};
+use crate::errors::{not_applied, unusable};
 
 /// How long a poll waits for a message. A partition with room again is resumed after this time at the latest.
 const POLL: Duration = Duration::from_millis(20);

@@ -18,7 +18,7 @@ use super::failures::ConnectionFailures;
 use super::lanes::{DoneOffset, Partition, SharedLanes};
 use super::topics::{SeenTopics, TopicId};
 use super::url::Start;
-use crate::url::{not_applied, unknown, unusable};
+use crate::errors::{not_applied, unknown, unusable};
 
 pub(super) struct Rebalancer {
     pub(super) lanes: Arc<SharedLanes>,

@@ -8,7 +8,7 @@ use hapax_core::Result;
 use hapax_core::broker::{DeliveryId, Lane, Settle, Settlement};
 
 use super::lanes::SharedLanes;
-use crate::url::{invalid, not_applied, unknown};
+use crate::errors::{invalid, not_applied, unknown};
 
 pub(super) struct KafkaSettle {
     lanes: Arc<SharedLanes>,

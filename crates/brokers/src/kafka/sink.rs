@@ -33,8 +33,8 @@ use tokio::sync::oneshot;
 pub use self::config::KafkaSinkConfig;
 use self::limits::{BrokerFacts, DEFAULT_LIMIT};
 use self::producer::{BatchLimit, RecordToSend, Report, SharedProducer};
+use crate::errors::{not_applied, unknown};
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large, warning};
-use crate::url::{not_applied, unknown};
 
 /// Publishes events to topics of Kafka with an idempotent producer, and waits for all replicas in sync.
 ///

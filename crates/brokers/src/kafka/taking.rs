@@ -15,7 +15,7 @@ use super::progress::LaneProgress;
 use super::rebalance::{Rebalancer, list, note_positions, number};
 use super::topics::{self, FoundTopics, TopicId, differ};
 use super::url::Start;
-use crate::url::not_applied;
+use crate::errors::not_applied;
 
 /// How long the broker may take for a call that the callback waits for.
 const PATIENCE: Duration = Duration::from_secs(10);

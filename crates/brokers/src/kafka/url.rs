@@ -3,8 +3,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use hapax_core::{Error, Result};
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
 
-use crate::url::{BrokerUrl, Shape, invalid};
+use crate::errors::invalid;
 
 /// The URL of topics of Kafka for a consumer group.
 ///
@@ -36,7 +37,7 @@ use crate::url::{BrokerUrl, Shape, invalid};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct KafkaUrl {
-    pub(super) url: BrokerUrl,
+    pub(super) url: ServerUrl,
     topics: Vec<String>,
     pub(super) start: Start,
     pub(super) protocol: GroupProtocol,
@@ -58,10 +59,12 @@ pub(super) enum GroupProtocol {
     Consumer,
 }
 
-const SHAPE: Shape = Shape {
-    scheme: "kafka",
+const SHAPE: UrlShape = UrlShape {
+    schemes: &["kafka"],
     port: 9092,
     what: "a source",
+    hosts: HostCount::Several,
+    login: Login::NamedUser,
     needs_path: true,
     example: "kafka://HOST/TOPIC?group=GROUP, kafka://user:password@host:9092/orders?group=billing for instance",
     parameters: &[
@@ -90,7 +93,7 @@ impl FromStr for KafkaUrl {
     fn from_str(text: &str) -> Result<Self> {
         let url = SHAPE.parse(text)?;
         url.required("group")?;
-        let topics: Vec<String> = url.path.split(',').map(str::to_owned).collect();
+        let topics: Vec<String> = url.path().split(',').map(str::to_owned).collect();
         let is_topic = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
         if topics.iter().any(|topic| topic.is_empty() || !topic.chars().all(is_topic)) {
             return Err(invalid("the name of a topic has letters, digits, `.`, `_` and `-`; `,` separates topics"));
@@ -106,7 +109,7 @@ impl FromStr for KafkaUrl {
     }
 }
 
-fn parse_start(url: &BrokerUrl) -> Result<Start> {
+fn parse_start(url: &ServerUrl) -> Result<Start> {
     match (url.parameter("start"), url.parameter("skip-existing")) {
         (None | Some("earliest"), None) => Ok(Start::Earliest),
         (Some("latest"), Some("yes")) => Ok(Start::Latest),
@@ -118,25 +121,24 @@ fn parse_start(url: &BrokerUrl) -> Result<Start> {
     }
 }
 
-fn parse_session_timeout(url: &BrokerUrl, protocol: GroupProtocol) -> Result<u64> {
-    let given = url.parameter("session-timeout");
+fn parse_session_timeout(url: &ServerUrl, protocol: GroupProtocol) -> Result<u64> {
+    let given = url.seconds("session-timeout", 1..=3600)?;
     if given.is_some() && protocol == GroupProtocol::Consumer {
         return Err(invalid("with protocol=consumer the broker sets the session timeout: leave it out"));
     }
-    let seconds = given.map_or(Some(45), |text| text.parse().ok().filter(|seconds| (1..=3600).contains(seconds)));
-    seconds.ok_or_else(|| invalid("the parameter `session-timeout` is a number of seconds from 1 to 3600"))
+    Ok(given.map_or(45, |timeout| timeout.as_secs()))
 }
 
-pub(super) fn check_login(url: &BrokerUrl) -> Result<()> {
+pub(super) fn check_login(url: &ServerUrl) -> Result<()> {
     let uses_tls = url.uses_tls()?;
     let mechanism = url.parameter("sasl").unwrap_or("plain");
     if !SASL.contains(&mechanism) {
         return Err(invalid(format!("the parameter `sasl` is one of {}", SASL.join(", "))));
     }
-    if url.parameter("sasl").is_some() && !url.has_user() {
+    if url.parameter("sasl").is_some() && url.user().is_none() {
         return Err(invalid("the parameter `sasl` needs a user in the URL"));
     }
-    if url.lacks_password() {
+    if url.user().is_some() && !url.has_password() {
         return Err(invalid("the user in the URL needs a password: write USER:PASSWORD@, or add password-file=PATH"));
     }
     if cfg!(not(feature = "kafka-tls")) && (uses_tls || mechanism != "plain") {

@@ -8,13 +8,15 @@ use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::{self, Context, consumer, stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use hapax_core::{Error, Result};
+use hapax_net::tls::certificates_pem;
+use hapax_net::url::{ServerUrl, read_secret, read_secret_line};
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::NatsUrl;
 use super::denials::Denials;
 use super::driver::{Driver, Driving};
-use crate::url::{BrokerUrl, invalid, not_applied, read, read_secret, unusable};
+use crate::errors::{invalid, not_applied, unusable};
 
 /// A connection and its durable consumer.
 pub(super) struct Connected {
@@ -48,8 +50,8 @@ async fn open(client: &Client, url: &NatsUrl) -> Result<(consumer::Info, String)
 }
 
 /// A connection alone, which comes back by itself as long as its driver lives.
-pub(super) async fn start_driver(url: &BrokerUrl) -> Result<Driving> {
-    let addresses = url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
+pub(super) async fn start_driver(url: &ServerUrl) -> Result<Driving> {
+    let addresses = url.hosts().iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
     let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
     let denials = Denials::new();
     let noting = denials.clone();
@@ -65,11 +67,11 @@ pub(super) async fn start_driver(url: &BrokerUrl) -> Result<Driving> {
     Ok(Driving { client, jetstream, denials, death, earlier: 0 })
 }
 
-fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
+fn options(url: &ServerUrl) -> Result<ConnectOptions> {
     let mut options = ConnectOptions::new().name("hapax").request_timeout(None);
     let credentials = url.credentials()?;
     options = match (credentials.user, credentials.password, url.parameter("token-file")) {
-        (_, _, Some(path)) => options.token(read_secret(path)?),
+        (_, _, Some(path)) => options.token(read_secret_line(path)?),
         (Some(user), Some(password), None) => options.user_and_password(user, password),
         (Some(token), None, None) => options.token(token),
         (None, _, None) => options,
@@ -78,10 +80,10 @@ fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
         // The error of the driver may show a part of the file.
         let broken = |_| unusable(format!("there is no JWT with a seed in {path}, which is named in the URL"));
         // The driver demands that the last line has an end.
-        options = options.credentials(&(read_secret(path)? + "\n")).map_err(broken)?;
+        options = options.credentials(&(read_secret_line(path)? + "\n")).map_err(broken)?;
     }
     if let Some(path) = url.parameter("nkey-file") {
-        let seed = read_secret(path)?;
+        let seed = read_secret_line(path)?;
         if !seed.starts_with("SU") {
             return Err(unusable(format!("there is no seed of a user in {path}, which is named in the URL")));
         }
@@ -91,9 +93,8 @@ fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
         options = options.require_tls(true);
     }
     if let Some(path) = url.parameter("ca") {
-        if !read(path)?.contains("BEGIN CERTIFICATE") {
-            return Err(unusable(format!("there is no certificate in {path}, which is named in the URL")));
-        }
+        // The driver takes a file without certificates, and then trusts no server by it.
+        certificates_pem(path.as_ref())?;
         options = options.add_root_certificates(path.into());
     }
     if let (Some(cert), Some(key)) = (url.parameter("cert"), url.parameter("key")) {

@@ -10,7 +10,7 @@ use hapax_core::Error;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::url::unusable;
+use crate::errors::unusable;
 
 /// The last report of a connection.
 #[derive(Clone)]

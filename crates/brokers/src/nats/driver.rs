@@ -7,17 +7,17 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::Context;
 use hapax_core::Result;
+use hapax_net::url::ServerUrl;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 use tracing::error;
 
 use super::connect::{self, PATIENCE};
 use super::denials::Denials;
-use crate::url::BrokerUrl;
 
 /// A connection whose driver is replaced when it has died.
 pub(super) struct Driver {
-    url: BrokerUrl,
+    url: ServerUrl,
     current: RwLock<Driving>,
     replacing: Mutex<()>,
 }
@@ -46,7 +46,7 @@ impl Driving {
 }
 
 impl Driver {
-    pub(super) async fn connect(url: &BrokerUrl) -> Result<Self> {
+    pub(super) async fn connect(url: &ServerUrl) -> Result<Self> {
         let current = RwLock::new(connect::start_driver(url).await?);
         Ok(Self { url: url.clone(), current, replacing: Mutex::new(()) })
     }

@@ -13,7 +13,7 @@ use super::driver::Driver;
 use super::hold::{Here, Hold};
 use super::message;
 use super::unreadable::{self, Search, StoredMessages};
-use crate::url::not_applied;
+use crate::errors::not_applied;
 
 /// The subscription and the state of the consumer with which a source begins.
 pub(super) struct Beginning {

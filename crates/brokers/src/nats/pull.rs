@@ -20,7 +20,7 @@ use super::losses::Losses;
 use super::message;
 use super::pump::{self, Arrived, Pump};
 use super::unreadable::UnreadableMessage;
-use crate::url::{not_applied, unusable};
+use crate::errors::{not_applied, unusable};
 
 /// How long the server keeps a request that it cannot answer yet.
 pub(super) const EXPIRES: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use super::connect;
 use super::driver::Driver;
 use super::hold::Here;
 use super::message;
-use crate::url::{invalid, not_applied, unknown};
+use crate::errors::{invalid, not_applied, unknown};
 
 /// How long the server may take to confirm.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -30,8 +30,8 @@ pub use self::config::NatsSinkConfig;
 use self::streams::KnownStreams;
 use super::connect::PATIENCE;
 use super::driver::Driver;
+use crate::errors::{not_applied, unknown};
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large};
-use crate::url::{not_applied, unknown};
 
 /// Where streams are listed and read.
 const STREAMS: &str = "$JS.API.STREAM.";

@@ -18,7 +18,7 @@ use hapax_core::{Error, Result, Timestamp};
 use serde_json::{Value, json};
 
 use super::denials::Denials;
-use crate::url::not_applied;
+use crate::errors::not_applied;
 
 /// As many messages are read at most in one search, and as much time passes. The next search goes on there.
 const MOST: usize = 256;

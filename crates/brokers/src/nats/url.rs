@@ -2,8 +2,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use hapax_core::{Error, Result};
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
 
-use crate::url::{BrokerUrl, Shape, invalid};
+use crate::errors::invalid;
 
 /// The URL of a durable consumer of a stream of NATS JetStream.
 ///
@@ -35,15 +36,17 @@ use crate::url::{BrokerUrl, Shape, invalid};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct NatsUrl {
-    pub(super) url: BrokerUrl,
+    pub(super) url: ServerUrl,
     order_header: Option<String>,
     pub(super) ack_wait: u64,
 }
 
-const SHAPE: Shape = Shape {
-    scheme: "nats",
+const SHAPE: UrlShape = UrlShape {
+    schemes: &["nats"],
     port: 4222,
     what: "a source",
+    hosts: HostCount::Several,
+    login: Login::NamedUserOrToken,
     needs_path: true,
     example: "nats://HOST/STREAM?durable=NAME, nats://user:password@host:4222/orders?durable=billing for instance",
     parameters: &[
@@ -73,7 +76,7 @@ impl FromStr for NatsUrl {
     fn from_str(text: &str) -> Result<Self> {
         let url = SHAPE.parse(text)?;
         let durable = url.required("durable")?;
-        for (what, name) in [("stream", url.path.as_str()), ("durable", durable)] {
+        for (what, name) in [("stream", url.path()), ("durable", durable)] {
             if name.is_empty() || name.contains(SEPARATORS) {
                 return Err(invalid(format!(
                     "the name of a {what} is not empty and has no blank, `.`, `*`, `>` or `/`"
@@ -90,10 +93,10 @@ impl FromStr for NatsUrl {
 
 /// # Errors
 /// `Invalid` if the URL has two logins, or contradicts itself about TLS.
-pub(super) fn check_login(url: &BrokerUrl) -> Result<()> {
+pub(super) fn check_login(url: &ServerUrl) -> Result<()> {
     url.uses_tls()?;
     let files = ["token-file", "creds-file", "nkey-file"].iter().filter(|name| url.parameter(name).is_some()).count();
-    if files + usize::from(url.has_user()) > 1 {
+    if files + usize::from(url.user().is_some()) > 1 {
         return Err(invalid("the URL has one of: a user or a token, token-file, creds-file, nkey-file"));
     }
     Ok(())
@@ -115,7 +118,7 @@ impl NatsUrl {
 
     /// The name of the stream.
     pub fn stream(&self) -> &str {
-        &self.url.path
+        self.url.path()
     }
 
     /// The name of the durable consumer.

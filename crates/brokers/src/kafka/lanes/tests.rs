@@ -132,8 +132,8 @@ fn a_small_message_takes_more_than_its_bytes() {
 #[test]
 fn an_error_that_ends_the_worker_is_not_hidden_by_the_next_report_of_the_driver() {
     let (lanes, _) = lanes(1);
-    lanes.fail(crate::url::unusable("messages are lost"));
-    lanes.fail(crate::url::not_applied("all brokers are down"));
+    lanes.fail(crate::errors::unusable("messages are lost"));
+    lanes.fail(crate::errors::not_applied("all brokers are down"));
     let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
     assert_eq!(lanes.next(&room).unwrap_err().kind(), ErrorKind::Unusable);
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hapax_core::outbox::TopicTemplate;
 use hapax_core::{Error, Result};
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
 
 use crate::kafka::url::check_login;
 use crate::sinks;
-use crate::url::{BrokerUrl, Shape};
 
 /// Where and how a [`KafkaSink`](super::KafkaSink) publishes. Read from a URL:
 ///
@@ -33,16 +33,18 @@ use crate::url::{BrokerUrl, Shape};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct KafkaSinkConfig {
-    pub(super) url: BrokerUrl,
+    pub(super) url: ServerUrl,
     pub(super) topic: TopicTemplate,
     pub(super) timeout: Duration,
 }
 
-const SHAPE: Shape = Shape {
-    scheme: "kafka",
+const SHAPE: UrlShape = UrlShape {
+    schemes: &["kafka"],
     port: 9092,
     what: "a sink",
     example: "kafka://HOST or kafka://HOST/TOPIC, kafka://user:password@host:9092/orders.{topic} for instance",
+    hosts: HostCount::Several,
+    login: Login::NamedUser,
     needs_path: false,
     parameters: &["timeout", "password-file", "sasl", "tls", "ca", "cert", "key"],
 };
@@ -70,7 +72,7 @@ impl KafkaSinkConfig {
 
     /// The name of the sink in logs and metrics.
     pub fn name(&self) -> String {
-        format!("kafka/{}", self.url.hosts.join(","))
+        format!("kafka/{}", self.url.addresses())
     }
 
     /// How long a publication waits for its confirmation: 1 ms to 300 s.

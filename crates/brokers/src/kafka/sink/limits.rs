@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use super::KafkaSinkConfig;
 use super::producer::PATIENCE;
+use crate::errors::{not_applied, unusable};
 use crate::kafka::config;
 use crate::kafka::failures::{ConnectionFailures, fetch_metadata};
-use crate::url::{not_applied, unusable};
 
 /// The limit of a broker whose operator has set none, with the frame of a batch.
 pub(super) const DEFAULT_LIMIT: usize = 1_048_588;
@@ -42,7 +42,7 @@ pub(super) struct BrokerFacts {
 impl BrokerFacts {
     pub(super) fn new(config: &KafkaSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let mut settings = ClientConfig::new();
-        settings.set("bootstrap.servers", config.url.hosts.join(",")).set("client.id", "hapax");
+        settings.set("bootstrap.servers", config.url.addresses()).set("client.id", "hapax");
         // A question must not create a topic.
         settings.set("allow.auto.create.topics", "false");
         config::log_in(&config.url, &mut settings)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hapax_core::outbox::Published;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
+use crate::errors::{not_applied, unknown};
 use crate::sinks::not_published;
-use crate::url::{not_applied, unknown};
 
 /// How long to wait before an event is sent again that only an operator can help.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(1);

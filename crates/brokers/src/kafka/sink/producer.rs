@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use super::KafkaSinkConfig;
+use crate::errors::unusable;
 use crate::kafka::config;
-use crate::url::unusable;
 
 /// The largest batch of several events, in bytes. A larger one has one event.
 const BATCH: usize = 64 * 1024;
@@ -82,7 +82,7 @@ impl SharedProducer {
     fn settings(config: &KafkaSinkConfig, batch: BatchLimit) -> Result<ClientConfig> {
         let mut settings = ClientConfig::new();
         settings
-            .set("bootstrap.servers", config.url.hosts.join(","))
+            .set("bootstrap.servers", config.url.addresses())
             .set("client.id", "hapax")
             .set("enable.idempotence", "true")
             .set("acks", "all")

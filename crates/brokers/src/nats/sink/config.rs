@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hapax_core::outbox::TopicTemplate;
 use hapax_core::{Error, Result};
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
 
 use crate::nats::url::check_login;
 use crate::sinks;
-use crate::url::{BrokerUrl, Shape};
 
 /// Where and how a [`NatsSink`](super::NatsSink) publishes. Read from a URL:
 ///
@@ -34,16 +34,18 @@ use crate::url::{BrokerUrl, Shape};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct NatsSinkConfig {
-    pub(super) url: BrokerUrl,
+    pub(super) url: ServerUrl,
     pub(super) topic: TopicTemplate,
     pub(super) timeout: Duration,
 }
 
-const SHAPE: Shape = Shape {
-    scheme: "nats",
+const SHAPE: UrlShape = UrlShape {
+    schemes: &["nats"],
     port: 4222,
     what: "a sink",
     example: "nats://HOST or nats://HOST/SUBJECT, nats://user:password@host:4222/orders.{topic} for instance",
+    hosts: HostCount::Several,
+    login: Login::NamedUserOrToken,
     needs_path: false,
     parameters: &["timeout", "password-file", "token-file", "creds-file", "nkey-file", "tls", "ca", "cert", "key"],
 };
@@ -71,7 +73,7 @@ impl NatsSinkConfig {
 
     /// The name of the sink in logs and metrics.
     pub fn name(&self) -> String {
-        format!("nats/{}", self.url.hosts.join(","))
+        format!("nats/{}", self.url.addresses())
     }
 
     /// How long a publication waits for its confirmation.

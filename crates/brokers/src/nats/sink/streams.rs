@@ -10,8 +10,8 @@ use hapax_core::outbox::TopicTemplate;
 use hapax_core::store::Finding;
 use parking_lot::Mutex;
 
+use crate::errors::not_applied;
 use crate::sinks::{limit_finding, warning};
-use crate::url::not_applied;
 
 /// The time for which each stream recognizes a repeated id. None where the server does not tell.
 #[derive(Default)]
