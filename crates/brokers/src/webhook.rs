@@ -5,7 +5,6 @@
 //! addresses.rs  which addresses are used, checked after a name is resolved; pure
 //! secrets.rs    secrets and signatures; pure
 //! request.rs    from an event to a request; pure
-//! client.rs     sends a request, and says whether a byte of it may have left
 //! answers.rs    what an answer means; pure. answers.md numbers its rows
 //! health.rs     whether an endpoint is tried now: breaker, Retry-After, answers that refuse everything; pure
 //! endpoint.rs   one endpoint: its room, its client and its health
@@ -13,7 +12,6 @@
 
 mod addresses;
 mod answers;
-mod client;
 mod config;
 mod endpoint;
 mod health;
@@ -35,9 +33,9 @@ use hapax_core::{Error, ErrorKind, Result};
 
 use self::endpoint::{Endpoint, EndpointSurroundings};
 
-pub use self::addresses::{ResolveHost, SystemResolver};
 pub use self::config::{WebhookEndpoint, WebhookSinkConfig};
 pub use self::secrets::WebhookSecret;
+pub use hapax_net::http::{ResolveHost, SystemResolver};
 
 /// Publishes each event as a signed POST to an endpoint.
 ///

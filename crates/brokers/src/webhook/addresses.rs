@@ -2,39 +2,13 @@
 //! was checked: a name that changes its address in between gains nothing.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use hapax_core::BoxError;
-use hyper_util::client::legacy::connect::dns::Name;
+use hapax_net::http::ResolveHost;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use tower_service::Service;
-
-/// Resolves the name of a host.
-#[async_trait]
-pub trait ResolveHost: fmt::Debug + Send + Sync + 'static {
-    /// The addresses of the host.
-    ///
-    /// # Errors
-    /// Why there are none.
-    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
-}
-
-/// Asks the system, as every program does.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemResolver;
-
-#[async_trait]
-impl ResolveHost for SystemResolver {
-    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
-        Ok(tokio::net::lookup_host((host, 0)).await?.map(|address| address.ip()).collect())
-    }
-}
 
 /// The addresses that an endpoint may use: public ones, and those of these networks.
 #[derive(Clone, Debug, Default)]
@@ -135,6 +109,13 @@ impl fmt::Display for NoAllowedAddress {
 
 impl std::error::Error for NoAllowedAddress {}
 
+impl NoAllowedAddress {
+    /// Whether the resolution of a name failed because of it.
+    pub(super) fn is_cause_of(error: &io::Error) -> bool {
+        matches!(error.get_ref(), Some(cause) if cause.is::<Self>())
+    }
+}
+
 /// Resolves names for connections, and gives only allowed addresses.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedResolver {
@@ -142,37 +123,19 @@ pub(super) struct CheckedResolver {
     pub(super) allowed: Arc<AllowedAddresses>,
 }
 
-impl CheckedResolver {
+#[async_trait]
+impl ResolveHost for CheckedResolver {
     /// The allowed addresses of a host. The order is that of the resolver.
     ///
     /// # Errors
     /// That of the resolver, or [`NoAllowedAddress`].
-    pub(super) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, BoxError> {
+    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
         let found = self.resolver.resolve(host).await?;
         let allowed: Vec<IpAddr> = found.iter().copied().filter(|address| self.allowed.allow(*address)).collect();
         if allowed.is_empty() {
-            return Err(NoAllowedAddress { host: host.to_owned(), found }.into());
+            return Err(io::Error::other(NoAllowedAddress { host: host.to_owned(), found }));
         }
         Ok(allowed)
-    }
-}
-
-impl Service<Name> for CheckedResolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let resolver = self.clone();
-        Box::pin(async move {
-            let addresses = resolver.addresses(name.as_str()).await?;
-            // The connector sets the port.
-            Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect::<Vec<_>>().into_iter())
-        })
     }
 }
 

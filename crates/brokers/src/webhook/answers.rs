@@ -3,10 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use hapax_core::Timestamp;
+use hapax_net::http::RequestFailure;
 use http::header::RETRY_AFTER;
+use http::response::Parts;
 use http::{HeaderMap, StatusCode};
 
-use crate::webhook::client::RequestEnd;
+/// What came back for a request: the head of an answer, or why there is none.
+pub(super) type RequestEnd = Result<Parts, RequestFailure>;
 
 /// The longest `Retry-After` that counts.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -53,9 +56,11 @@ pub(super) fn judge(end: &RequestEnd, now: Timestamp) -> Meaning {
     use EndpointSign::{Busy, DislikesEvent, Fails, Silent, Works};
     use EventFate::{NeverTaken, NotTaken, Taken, Unknown};
     let (status, wait) = match end {
-        RequestEnd::Answered(status, headers) => (status.as_u16(), retry_after(headers, now)),
-        RequestEnd::Unsent(_) | RequestEnd::TimedOut { sent: false } => return NotTaken.with(Fails), // A11
-        RequestEnd::Cut(_) | RequestEnd::TimedOut { sent: true } => return Unknown.with(Fails),      // A12
+        Ok(head) => (head.status.as_u16(), retry_after(&head.headers, now)),
+        Err(RequestFailure::Unsent(_) | RequestFailure::TimedOut { sent: false, .. }) => {
+            return NotTaken.with(Fails); // A11
+        }
+        Err(RequestFailure::Cut(_) | RequestFailure::TimedOut { sent: true, .. }) => return Unknown.with(Fails), // A12
     };
     let (event, endpoint) = match status {
         200..=299 => (Taken, Works),                                                        // A1
@@ -82,14 +87,12 @@ impl EventFate {
 /// The end of a request in words for an operator. Shows nothing that the receiver wrote but the status.
 pub(super) fn describe(end: &RequestEnd) -> String {
     match end {
-        RequestEnd::Answered(status, _) if status.is_redirection() => {
-            format!("it answers {} and redirects are not followed: its URL must name the final place", show(*status))
+        Ok(head) if head.status.is_redirection() => {
+            let status = show(head.status);
+            format!("it answers {status} and redirects are not followed: its URL must name the final place")
         }
-        RequestEnd::Answered(status, _) => format!("it answers {}", show(*status)),
-        RequestEnd::Unsent(_) => "it cannot be reached".into(),
-        RequestEnd::Cut(_) => "the connection broke after the request was sent".into(),
-        RequestEnd::TimedOut { sent: false } => "the time for the request was up before it could be sent".into(),
-        RequestEnd::TimedOut { sent: true } => "it did not answer in time".into(),
+        Ok(head) => format!("it answers {}", show(head.status)),
+        Err(failure) => failure.to_string(),
     }
 }
 
@@ -118,6 +121,8 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 mod tests {
     use std::io;
 
+    use http::Response;
+
     use super::*;
 
     /// 2026-11-23 06:00:00 UTC.
@@ -126,7 +131,9 @@ mod tests {
     fn answer(status: u16, wait: Option<&str>) -> Meaning {
         let mut headers = HeaderMap::new();
         headers.extend(wait.map(|wait| (RETRY_AFTER, wait.parse().unwrap())));
-        judge(&RequestEnd::Answered(StatusCode::from_u16(status).unwrap(), headers), NOW)
+        let (mut head, ()) = Response::new(()).into_parts();
+        (head.status, head.headers) = (StatusCode::from_u16(status).unwrap(), headers);
+        judge(&Ok(head), NOW)
     }
 
     fn verdicts(statuses: impl IntoIterator<Item = u16>, wait: Option<&str>) -> Vec<(EventFate, EndpointSign)> {
@@ -158,10 +165,11 @@ mod tests {
     #[test]
     fn a_request_that_did_not_leave_was_not_published_and_any_other_end_is_unknown() {
         let error = || io::Error::other("the connection broke").into();
-        for end in [RequestEnd::Unsent(error()), RequestEnd::TimedOut { sent: false }] {
+        let timed_out = |sent| RequestFailure::TimedOut { sent, limit: Duration::from_secs(1) };
+        for end in [RequestFailure::Unsent(error()), timed_out(false)].map(Err) {
             assert_eq!(judge(&end, NOW), EventFate::NotTaken.with(EndpointSign::Fails), "A11 {end:?}");
         }
-        for end in [RequestEnd::Cut(error()), RequestEnd::TimedOut { sent: true }] {
+        for end in [RequestFailure::Cut(error()), timed_out(true)].map(Err) {
             assert_eq!(judge(&end, NOW), EventFate::Unknown.with(EndpointSign::Fails), "A12 {end:?}");
         }
     }

@@ -11,17 +11,18 @@ use hapax_core::outbox::{OutgoingEvent, Published};
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::store::{Finding, Severity};
 use hapax_core::{Error, ErrorKind, Result};
+use hapax_net::http::{HttpClient, HttpSettings, RequestFailure, ResolveHost};
+use hapax_net::tls::{self, ServerTrust, TlsFiles};
 use http::Uri;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use url::{Host, Url};
 
+use crate::webhook::WebhookEndpoint;
 use crate::webhook::addresses::{AllowedAddresses, CheckedResolver, NoAllowedAddress};
-use crate::webhook::answers::{EventFate, describe, judge};
-use crate::webhook::client::{RequestEnd, WebhookClient, tls, unused_tls};
+use crate::webhook::answers::{EventFate, RequestEnd, describe, judge};
 use crate::webhook::health::{Admission, EndpointHealth, HealthChange, RequestTicket};
 use crate::webhook::request::RequestTemplate;
-use crate::webhook::{ResolveHost, WebhookEndpoint};
 
 /// So many events wait for the room of their endpoints at most. A relay publishes about as many at once.
 const MAX_WAITING: usize = 1024;
@@ -31,6 +32,9 @@ const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// When an event is tried again that found no room.
 const WHILE_FULL: Duration = Duration::from_millis(100);
+
+/// How much of an answer is read, of which only the head counts.
+const MAX_ANSWER: usize = 64 << 10;
 
 /// What all endpoints of a sink share.
 pub(super) struct EndpointSurroundings {
@@ -47,7 +51,7 @@ pub(super) struct Endpoint {
     is_encrypted: bool,
     resolver: CheckedResolver,
     template: RequestTemplate,
-    client: WebhookClient,
+    client: HttpClient,
     health: Mutex<EndpointHealth>,
     /// One for each request.
     permits: Semaphore,
@@ -74,9 +78,16 @@ impl Endpoint {
             return Err(invalid("a request needs a time limit above 0".into()));
         }
         let is_encrypted = uri.scheme_str() == Some("https");
-        let tls = if is_encrypted { tls(config.authorities.as_deref()) } else { unused_tls() }.map_err(invalid)?;
+        let files = TlsFiles { ca: config.authorities.clone(), identity: None };
+        let tls = is_encrypted.then(|| tls::client_config(ServerTrust::Named, &files)).transpose();
         let resolver = CheckedResolver { resolver: Arc::clone(&around.resolver), allowed: Arc::new(allowed) };
-        let client = WebhookClient::new(tls, resolver.clone(), config.time_limit, Arc::clone(&around.runtime));
+        let client = HttpClient::new(HttpSettings {
+            tls: tls.map_err(|error| invalid(error.to_string()))?,
+            resolver: Arc::new(resolver.clone()),
+            time_limit: config.time_limit,
+            max_body: MAX_ANSWER,
+            runtime: Arc::clone(&around.runtime),
+        })?;
         Ok(Self {
             name: name.to_owned(),
             host,
@@ -125,7 +136,7 @@ impl Endpoint {
             Admission::Start(ticket) => ticket,
             Admission::Wait(wait) => return self.left_alone(wait),
         };
-        let end = self.client.send(request).await;
+        let end = self.client.send_for_head(request).await;
         self.take_end(ticket, event, end)
     }
 
@@ -170,11 +181,11 @@ impl Endpoint {
     pub(super) async fn check(&self) -> Option<Finding> {
         let name = &self.name;
         if let Host::Domain(host) = &self.host {
-            let found = timeout(&*self.runtime, RESOLVED_WITHIN, self.resolver.addresses(host)).await;
+            let found = timeout(&*self.runtime, RESOLVED_WITHIN, self.resolver.resolve(host)).await;
             let problem = match found {
                 Some(Ok(_)) => None,
                 // The events of this endpoint wait. Those of the others go on.
-                Some(Err(error)) if error.is::<NoAllowedAddress>() => Some((Severity::Warn, error.to_string())),
+                Some(Err(error)) if NoAllowedAddress::is_cause_of(&error) => Some((Severity::Warn, error.to_string())),
                 Some(Err(error)) => Some((Severity::Warn, format!("{host} cannot be resolved now: {error}"))),
                 None => Some((Severity::Warn, format!("{host} cannot be resolved now: no answer in time"))),
             };
@@ -254,15 +265,14 @@ fn not_applied(message: String) -> Error {
 fn caused(kind: ErrorKind, message: String, end: RequestEnd) -> Error {
     let error = Error::new(kind, message);
     match end {
-        RequestEnd::Unsent(cause) | RequestEnd::Cut(cause) => error.caused_by(cause),
-        RequestEnd::Answered(..) | RequestEnd::TimedOut { .. } => error,
+        Err(RequestFailure::Unsent(cause) | RequestFailure::Cut(cause)) => error.caused_by(cause),
+        Ok(_) | Err(RequestFailure::TimedOut { .. }) => error,
     }
 }
 
 /// The innermost cause, for a log line.
 fn source_of(end: &RequestEnd) -> Option<String> {
-    let (RequestEnd::Unsent(error) | RequestEnd::Cut(error)) = end else { return None };
-    let mut innermost: &(dyn StdError + 'static) = &**error;
+    let mut innermost = end.as_ref().err()?.source()?;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
