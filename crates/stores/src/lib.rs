@@ -17,6 +17,8 @@ compile_error!(
 
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod chaos;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod errors;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod event;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]

@@ -1,20 +1,21 @@
 //! The URL of a server: its address, credentials and certificates.
 
 use std::fmt;
-use std::fs;
 use std::str::FromStr;
 use std::time::Duration;
 
 use hapax_core::journal::StorePlace;
-use hapax_core::{Error, ErrorKind, Result};
+use hapax_core::{Error, Result};
+use hapax_net::tls::certificates_pem;
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape, read, read_secret};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ClientTlsConfig, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use url::Url;
-use url::form_urlencoded::Serializer;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+    TlsCertificates,
+};
 
 use super::call_error::{DriverError, Transport};
+use crate::errors::{invalid, unusable};
 
 /// The URL of a Redis or Valkey server.
 ///
@@ -37,16 +38,13 @@ use super::call_error::{DriverError, Transport};
 /// use hapax::stores::RedisUrl;
 ///
 /// let url: RedisUrl = "redis://payments:secret@redis.example/2".parse()?;
-/// assert_eq!(url.to_string(), "redis://payments:***@redis.example/2");
+/// assert_eq!(url.to_string(), "redis://payments:***@redis.example:6379/2");
 /// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// The URL without the parameters below, which the driver does not know.
-    url: Url,
-    password_file: Option<String>,
-    ca: Option<String>,
-    identity: Option<(String, String)>,
+    url: ServerUrl,
+    database: i64,
     connections: usize,
 }
 
@@ -54,13 +52,19 @@ pub struct RedisUrl {
 /// acknowledged nothing for this long. A peer that only replies late is not affected.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 
-const SHAPE: &str =
-    "a server's URL is redis://HOST, rediss://HOST or unix:///PATH, redis://user:password@host:6379/0 for instance";
-const PARAMETERS: &str = "password-file, ca, cert, key and connections; for unix:// also user, pass and db";
-const ENCODE: &str = "a server's URL has no fragment (#), and a value for each parameter; \
-     in a password write #, ?, / and @ as %23, %3F, %2F and %40";
-const MAX_CONNECTIONS: usize = 64;
-const PORT: u16 = 6379;
+const SHAPE: UrlShape = UrlShape {
+    schemes: &["redis", "rediss", "unix"],
+    port: 6379,
+    what: "a Redis server",
+    example: "redis://HOST, rediss://HOST or unix:///PATH, redis://user:password@host:6379/0 for instance",
+    hosts: HostCount::OneOrSocket,
+    login: Login::AnyUser,
+    needs_path: false,
+    parameters: &["password-file", "ca", "cert", "key", "connections", "user", "pass", "db"],
+};
+
+/// The parameters of a socket alone. Other URLs have them before the `?`.
+const OF_SOCKETS: &[&str] = &["user", "pass", "db"];
 
 impl FromStr for RedisUrl {
     type Err = Error;
@@ -68,64 +72,37 @@ impl FromStr for RedisUrl {
     /// # Errors
     /// `Invalid` if the text is not the URL of a Redis server, or has an unknown parameter.
     fn from_str(text: &str) -> Result<Self> {
-        // A `#` or `?` in a password that is not encoded ends the host before the `@`.
-        let is_not_encoded = text.split_once(['#', '?']).is_some_and(|(_, rest)| rest.contains('@'));
-        let shape = if is_not_encoded { ENCODE } else { SHAPE };
-        let url = Url::parse(text).map_err(|source| invalid(shape).caused_by(source))?;
-        let mut this = Self { url: url.clone(), password_file: None, ca: None, identity: None, connections: 1 };
-        if url.fragment().is_some() {
-            return Err(invalid(ENCODE));
-        }
+        let url = SHAPE.parse(text)?;
         let is_socket = url.scheme() == "unix";
-        let (mut cert, mut key, mut driver_parameters) = (None, None, Vec::new());
-        for (name, value) in url.query_pairs() {
-            match &*name {
-                "password-file" => this.password_file = Some(value.into()),
-                "ca" => this.ca = Some(value.into()),
-                "cert" => cert = Some(value.into_owned()),
-                "key" => key = Some(value.into_owned()),
-                "connections" => this.connections = parse_connections(&value)?,
-                "user" | "pass" | "db" if is_socket => driver_parameters.push((name, value)),
-                // The end of a password that is not encoded.
-                _ if value.is_empty() || name.contains(['@', ':', '/']) => return Err(invalid(ENCODE)),
-                _ => return Err(invalid(format!("a server's URL has no parameter `{name}`; it takes {PARAMETERS}"))),
-            }
+        if is_socket != url.hosts().is_empty() || is_socket && url.path().is_empty() {
+            return Err(SHAPE.wrong());
         }
-        this.identity = match (cert, key) {
-            (None, None) => None,
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (Some(_), None) | (None, Some(_)) => return Err(invalid("a server's URL has cert and key only together")),
-        };
-        if !this.uses_tls() && (this.ca.is_some() || this.identity.is_some()) {
+        if let Some(name) = OF_SOCKETS.iter().find(|name| !is_socket && url.parameter(name).is_some()) {
+            return Err(invalid(format!("the parameter `{name}` is for unix:///PATH")));
+        }
+        if url.scheme() != "rediss" && url.has_tls_files() {
             return Err(invalid("ca, cert and key are for TLS: write rediss://"));
         }
-        // The driver refuses parameters that it does not know.
-        this.url.set_query(None);
-        if !driver_parameters.is_empty() {
-            this.url.set_query(Some(&Serializer::new(String::new()).extend_pairs(driver_parameters).finish()));
+        if url.parameter("pass").is_some() && url.parameter("password-file").is_some() {
+            return Err(invalid("the URL has a password or a password-file, not both"));
         }
-        this.url.clone().into_connection_info().map_err(|source| invalid(SHAPE).caused_by(source))?;
-        Ok(this)
+        let database = if is_socket { url.parameter("db").unwrap_or("") } else { url.path().trim_matches('/') };
+        let database = if database.is_empty() { Ok(0) } else { database.parse() };
+        let database = database.map_err(|_| SHAPE.wrong())?;
+        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
+        Ok(Self { url, database, connections })
     }
-}
-
-fn parse_connections(value: &str) -> Result<usize> {
-    let count = value.parse().ok().filter(|count| (1..=MAX_CONNECTIONS).contains(count));
-    count.ok_or_else(|| invalid(format!("connections must be a number from 1 to {MAX_CONNECTIONS}, not `{value}`")))
 }
 
 impl RedisUrl {
     /// The place of the records: host, port and database, or the socket, without credentials. Two URLs that name one
     /// server in two ways have two places.
     pub fn place(&self) -> StorePlace {
-        let info = self.url.clone().into_connection_info();
-        let database = info.map_or(0, |info| info.redis_settings().db());
-        StorePlace::new(match self.url.host_str().filter(|host| !host.is_empty()) {
+        let database = self.database;
+        StorePlace::new(match self.url.hosts() {
             // With and without TLS, a server has the same records.
-            Some(host) => {
-                format!("redis://{}:{}/{database}", host.to_ascii_lowercase(), self.url.port().unwrap_or(PORT))
-            }
-            None => format!("unix://{}?db={database}", self.url.path()),
+            [host, ..] => format!("redis://{}/{database}", host.to_string().to_ascii_lowercase()),
+            [] => format!("unix:///{}?db={database}", self.url.encoded_path()),
         })
     }
 
@@ -147,69 +124,55 @@ impl RedisUrl {
     /// The driver reports the server's error only for the first command of its handshake, so the handshake must have
     /// only one.
     pub(super) fn client(&self) -> Result<(Client, i64)> {
-        let mut info = self.url.clone().into_connection_info().map_err(|source| unusable(SHAPE).caused_by(source))?;
-        if let Some(path) = &self.password_file {
-            let password = String::from_utf8(read_secret(path)?)
-                .map_err(|source| unusable(format!("the password in {path} is not UTF-8")).caused_by(source))?;
-            let settings = info.redis_settings().clone().set_password(password.trim_end_matches(['\r', '\n']));
-            info = info.set_redis_settings(settings);
-        }
-        let database = info.redis_settings().db();
-        let handshake = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        let info = info.set_redis_settings(handshake.set_db(0)).set_tcp_settings(tcp_settings());
+        let failed =
+            |source| unusable("the server's URL or its certificates cannot be used").caused_by(DriverError(source));
+        let login = self.login()?.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = self.address().into_connection_info().map_err(failed)?;
+        let info: ConnectionInfo = info.set_redis_settings(login).set_tcp_settings(tcp_settings());
         let client = match self.certificates()? {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
         };
-        let client = client.map_err(|source| {
-            unusable("the server's URL or its certificates cannot be used").caused_by(DriverError(source))
-        })?;
-        Ok((client, database))
+        Ok((client.map_err(failed)?, self.database))
+    }
+
+    fn address(&self) -> ConnectionAddr {
+        let Some(host) = self.url.hosts().first() else {
+            return ConnectionAddr::Unix(format!("/{}", self.url.path()).into());
+        };
+        let (host, port) = (host.name.clone(), host.port);
+        match self.transport() {
+            Transport::Tls => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            Transport::Plain => ConnectionAddr::Tcp(host, port),
+        }
+    }
+
+    fn login(&self) -> Result<RedisConnectionInfo> {
+        let credentials = self.url.credentials()?;
+        let in_parameter = |name| self.url.parameter(name).map(str::to_owned);
+        let mut login = RedisConnectionInfo::default();
+        if let Some(user) = credentials.user.or_else(|| in_parameter("user")) {
+            login = login.set_username(user);
+        }
+        if let Some(password) = credentials.password.or_else(|| in_parameter("pass")) {
+            login = login.set_password(password);
+        }
+        Ok(login)
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>> {
         if !self.uses_tls() {
             return Ok(None);
         }
-        let root_cert = self.ca.as_deref().map(read_authority).transpose()?;
-        let client_tls = match &self.identity {
-            Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read_secret(key)? }),
-            None => None,
+        let root_cert = self.url.parameter("ca").map(|path| certificates_pem(path.as_ref())).transpose()?;
+        let client_tls = match (self.url.parameter("cert"), self.url.parameter("key")) {
+            (Some(cert), Some(key)) => {
+                Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read_secret(key)? })
+            }
+            (_, None) | (None, _) => None,
         };
         Ok(Some(TlsCertificates { client_tls, root_cert }))
     }
-}
-
-fn read(path: &str) -> Result<Vec<u8>> {
-    fs::read(path)
-        .map_err(|source| unusable(format!("cannot read {path}, which is named in the server's URL")).caused_by(source))
-}
-
-/// Reads a file with a secret. Refuses one that everybody can read, or that others can write.
-fn read_secret(path: &str) -> Result<Vec<u8>> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // A file without metadata cannot be read either, and that error names the cause.
-        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
-        // The group may read it: secrets are mounted like this for a process that does not run as root.
-        if mode & 0o027 != 0 {
-            return Err(unusable(format!(
-                "{path}, which is named in the server's URL, can be read by everybody or written by others; run \
-                 `chmod 600 {path}`"
-            )));
-        }
-    }
-    read(path)
-}
-
-/// Reads the authority's file. Refuses a file without certificates: the driver accepts it and then trusts no server.
-fn read_authority(path: &str) -> Result<Vec<u8>> {
-    let pem = read(path)?;
-    if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {
-        return Err(unusable(format!("there is no certificate in {path}, which is named in the server's URL")));
-    }
-    Ok(pem)
 }
 
 fn tcp_settings() -> TcpSettings {
@@ -220,24 +183,9 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
-}
-
-fn unusable(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Unusable, message)
-}
-
-/// Shows the URL without its password and parameters.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = self.url.clone();
-        shown.set_query(None);
-        if shown.password().is_some() {
-            // This fails only for a URL without a host, and that has no password.
-            let _ = shown.set_password(Some("***"));
-        }
-        fmt::Display::fmt(&shown, f)
+        self.url.fmt(f)
     }
 }
 
