@@ -30,7 +30,6 @@ mod statements;
 mod sweep;
 mod tables;
 mod timeline;
-mod tls;
 mod trust;
 mod url;
 
@@ -201,7 +200,7 @@ impl Postgres {
         let facts = ServerFacts::read(row).map_err(PostgresCallError::Sent)?;
         let isolation: String = row.try_get("isolation").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_record", "hapax_store"]);
-        findings.extend(record_findings(&isolation, self.shared.url.tls));
+        findings.extend(record_findings(&isolation, self.shared.url.trusts_everybody()));
         findings.extend(trust::findings(&*self.pool.get().await?, &self.shared.url.schema).await?);
         Ok(findings)
     }

@@ -226,11 +226,11 @@ fn certificate_message(error: &tokio_postgres::Error) -> Option<&'static str> {
     if matches!(tls_error, rustls::Error::InvalidCertificate(_)) {
         return Some(
             "the server's certificate is not trusted, or is not for this host; name the authority that signed it by \
-             ?sslrootcert=",
+             ?ca=",
         );
     }
     matches!(tls_error, rustls::Error::AlertReceived(_)).then_some(
-        "the server refuses the TLS handshake; it may demand a client certificate: name one by ?sslcert= and ?sslkey=",
+        "the server refuses the TLS handshake; it may demand a client certificate: name one by ?cert= and ?key=",
     )
 }
 

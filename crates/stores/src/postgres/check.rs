@@ -3,8 +3,6 @@
 use hapax_core::store::{Finding, Severity};
 use tokio_postgres::{Error, Row};
 
-use super::tls::TlsMode;
-
 /// The oldest server that knows all statements.
 pub(super) const OLDEST: i32 = 140_000;
 
@@ -55,13 +53,13 @@ fn finding(applies: bool, severity: Severity, message: String) -> Option<Finding
 }
 
 /// What a server is not trusted with as the home of records, beside what holds for all tables.
-pub(super) fn record_findings(isolation: &str, tls: TlsMode) -> impl Iterator<Item = Finding> {
+pub(super) fn record_findings(isolation: &str, trusts_everybody: bool) -> impl Iterator<Item = Finding> {
     let message = format!(
         "default_transaction_isolation is '{isolation}', so calls for the same key at the same time fail; set it to \
          'read committed' for this role"
     );
     let isolation = finding(isolation != "read committed", Severity::Warn, message);
-    isolation.into_iter().chain(finding(tls == TlsMode::Require, Severity::Warn, UNVERIFIED.into()))
+    isolation.into_iter().chain(finding(trusts_everybody, Severity::Warn, UNVERIFIED.into()))
 }
 
 /// What a server is not trusted with as the home of a ledger, beside what holds for all tables. `locks` is the number
@@ -80,7 +78,7 @@ const NO_FSYNC: &str = "fsync is off: a crash of the server's host can lose comm
 const NO_SYNC: &str = "synchronous_commit is off: a crash of the server loses the last commits that it confirmed; set \
     it to on for this role";
 const UNVERIFIED: &str = "sslmode=require trusts every server; write sslmode=verify-full and name the authority by \
-    sslrootcert=";
+    ca=";
 
 #[cfg(test)]
 mod tests {
@@ -114,10 +112,10 @@ mod tests {
 
     #[test]
     fn records_are_reported_without_their_isolation_or_a_verified_server() {
-        let count = |isolation, tls| record_findings(isolation, tls).count();
-        assert_eq!(count("read committed", TlsMode::VerifyFull), 0);
-        assert_eq!(count("read committed", TlsMode::Require), 1);
-        assert_eq!(count("serializable", TlsMode::Disable), 1);
+        let count = |isolation, trusts_everybody| record_findings(isolation, trusts_everybody).count();
+        assert_eq!(count("read committed", false), 0);
+        assert_eq!(count("read committed", true), 1);
+        assert_eq!(count("serializable", false), 1);
     }
 
     #[test]

@@ -23,7 +23,6 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::call_error::PostgresCallError;
 use super::timeline::TimelineMonitor;
-use super::tls::{self, TlsMode};
 use super::url::PostgresUrl;
 
 /// How long opening a connection may take: the engine's default timeout of one call, so that a caller learns why a
@@ -80,9 +79,7 @@ impl ConnectionPool {
 
     fn build(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize, used: Use) -> Result<Self> {
         url.config()?;
-        let uses_tls = url.tls != TlsMode::Disable;
-        let tls = uses_tls.then(|| tls::client_config(url.tls, &url.tls_files)).transpose()?;
-        let system_tls = tls.filter(|_| !url.tls_files.has_any());
+        let system_tls = url.tls()?.filter(|_| !url.has_tls_files());
         let permits = Arc::new(Semaphore::new(2 * connections));
         let connector = Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default(), used });
         let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
@@ -353,19 +350,20 @@ impl ConnectorParts {
 
     async fn connect(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
         let config = self.url.config().map_err(PostgresCallError::Judged)?;
-        if self.url.tls == TlsMode::Disable {
+        let Some(tls) = self.tls()? else {
             let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
             return Ok(self.drive(client, connection, permit));
-        }
-        let connected = config.connect(MakeRustlsConnect::new(self.tls()?)).await;
+        };
+        let connected = config.connect(MakeRustlsConnect::new(tls)).await;
         let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
         Ok(self.drive(client, connection, permit))
     }
 
-    fn tls(&self) -> Result<ClientConfig, PostgresCallError> {
+    /// The settings of TLS. None without it.
+    fn tls(&self) -> Result<Option<ClientConfig>, PostgresCallError> {
         match &self.system_tls {
-            Some(tls) => Ok(tls.clone()),
-            None => tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged),
+            Some(tls) => Ok(Some(tls.clone())),
+            None => self.url.tls().map_err(PostgresCallError::Judged),
         }
     }
 

@@ -11,7 +11,6 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::ConnectionPool;
 use crate::postgres::call_error::PostgresCallError;
-use crate::postgres::tls::TlsMode;
 
 impl ConnectionPool {
     /// Opens a connection beside those of the pool, runs this statement, and calls `notified` once, and then for each
@@ -22,11 +21,11 @@ impl ConnectionPool {
     pub(crate) async fn listen(&self, statement: &str, notified: impl Fn()) -> Result<(), PostgresCallError> {
         let parts = &self.connector;
         let config = parts.url.config().map_err(PostgresCallError::Judged)?;
-        if parts.url.tls == TlsMode::Disable {
+        let Some(tls) = parts.tls()? else {
             let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
             return heed(client, connection, statement, notified).await;
-        }
-        let connected = config.connect(MakeRustlsConnect::new(parts.tls()?)).await;
+        };
+        let connected = config.connect(MakeRustlsConnect::new(tls)).await;
         let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
         heed(client, connection, statement, notified).await
     }

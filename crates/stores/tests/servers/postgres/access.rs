@@ -150,9 +150,8 @@ async fn tls() {
     start_tls(&server, &ours).await;
     let port = server.address().port();
     let url = |host: &str, parameters: String| format!("postgres://postgres@{host}:{port}/postgres?{parameters}");
-    let by = |mode: &str, authority: &CertificateAuthority| {
-        format!("sslmode={mode}&sslrootcert={}", authority.path("ca").display())
-    };
+    let by =
+        |mode: &str, authority: &CertificateAuthority| format!("sslmode={mode}&ca={}", authority.path("ca").display());
     let operation = Operation::new("one");
     for untrusted in [
         url("127.0.0.1", "sslmode=verify-full".into()),
