@@ -1,11 +1,13 @@
 //! Asks for as many messages as there is room for, and reads the answers.
 
+mod answers;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::connection;
 use async_nats::jetstream::consumer::{self, Consumer, pull};
-use async_nats::{Message, StatusCode, connection};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hapax_core::runtime::{self, Runtime};
@@ -17,7 +19,6 @@ use super::driver::Driver;
 use super::hold::{Here, Hold, LOOK_EVERY};
 use super::listen::{Beginning, Listening};
 use super::losses::Losses;
-use super::message;
 use super::pump::{self, Arrived, Pump};
 use super::unreadable::UnreadableMessage;
 use crate::errors::{not_applied, unusable};
@@ -87,16 +88,6 @@ struct Listener {
     connects: u64,
     /// A request had no end, so that nothing more is asked here.
     is_cut: bool,
-}
-
-/// What an answer without a message means.
-enum Status {
-    StillThere,
-    Ended,
-    TooLarge,
-    /// Nobody has it.
-    Unheard,
-    Failed(Error),
 }
 
 impl Puller {
@@ -332,77 +323,5 @@ impl Puller {
             hold.note_asked(asked);
         }
         Ok(())
-    }
-
-    /// Finds the message, unless the answer is about the request.
-    fn judge(&mut self, arrived: Arrived) -> Result<()> {
-        self.heard = arrived.at;
-        // A stored message may begin with a status line, too. Only a delivery has a subject for acknowledgements.
-        let status = arrived.message.status.filter(|_| !message::is_delivery(&arrived.message));
-        let Some(status) = status.filter(|status| *status != StatusCode::OK) else {
-            self.open = self.open.saturating_sub(1);
-            self.is_too_large = false;
-            self.losses.arrived();
-            self.receive(arrived);
-            return Ok(());
-        };
-        let request = arrived.message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
-        if request != Some(self.request) {
-            return Ok(());
-        }
-        match read_status(status, &arrived.message) {
-            Status::StillThere => {}
-            Status::Ended => {
-                self.open = 0;
-                if self.hold.as_ref().is_some_and(|hold| hold.ends_with(self.asked)) {
-                    self.end_hold();
-                }
-            }
-            Status::TooLarge => (self.open, self.is_too_large) = (0, true),
-            Status::Unheard => {
-                self.cut();
-                return Err(not_applied("JetStream does not reply"));
-            }
-            Status::Failed(error) => {
-                self.cut();
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self, arrived: Arrived) {
-        // The server may have sent it to a new connection for a request of the lost one. Earlier ones may be missing.
-        if self.is_ordered && self.listener.as_ref().is_some_and(|listener| listener.connects != arrived.connects) {
-            return self.found.push_back(PulledItem::Early(arrived));
-        }
-        let Some(hold) = &mut self.hold else { return self.found.push_back(PulledItem::Message(arrived)) };
-        let is_new = message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
-        if is_new && hold.ends_with(self.asked) {
-            self.end_hold();
-            return self.found.push_back(PulledItem::Message(arrived));
-        }
-        if is_new {
-            hold.note_new();
-        }
-        // Also one that is sent again: the lease of an earlier one may end later, as each is extended by itself.
-        self.found.push_back(PulledItem::Early(arrived));
-    }
-}
-
-fn read_status(status: StatusCode, message: &Message) -> Status {
-    let said = message.description.as_deref().unwrap_or_default();
-    match status {
-        StatusCode::IDLE_HEARTBEAT => Status::StillThere,
-        StatusCode::NOT_FOUND | StatusCode::TIMEOUT => Status::Ended,
-        StatusCode::NO_RESPONDERS => Status::Unheard,
-        _ if said.contains("Batch Completed") => Status::Ended,
-        _ if said.contains("Message Size Exceeds MaxBytes") => Status::TooLarge,
-        _ if said.contains("Consumer Deleted") => Status::Failed(connect::gone()),
-        _ if said.contains("Consumer is push based") => Status::Failed(unusable("the consumer is not a pull consumer")),
-        StatusCode::REQUEST_TERMINATED => {
-            Status::Failed(not_applied(format!("the NATS server ends a request: {said}")))
-        }
-        _ => Status::Failed(not_applied(format!("the NATS server refuses a request: {status} {said}"))),
     }
 }
