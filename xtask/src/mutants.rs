@@ -19,6 +19,7 @@ const LIST: &str = "crates/core/src/chaos.rs";
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("relay", ["hapax-core", "it"], &SHORT_ON_RELAY),
+    ("worlds of relays", ["hapax-sim", "relays"], &[]),
     ("outbox", ["hapax-stores", "outbox"], &["memory"]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
     ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),

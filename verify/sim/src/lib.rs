@@ -15,6 +15,7 @@
 //! store.rs     the store behind a network that fails
 //! oracle.rs    the rules, and which fault relaxes which rule
 //! trace.rs     the events of a run, and their hash
+//! relay.rs     worlds of relays on an outbox, with rules of their own
 //! outcome.rs, rules.rs    the vocabulary that the sweeps use too
 //! ```
 //!
@@ -30,6 +31,7 @@ mod oracle;
 pub mod outcome;
 mod plan;
 mod process;
+mod relay;
 pub mod rules;
 mod scene;
 mod seeds;
@@ -41,6 +43,7 @@ mod worker;
 mod world;
 
 pub use plan::FaultClass;
+pub use relay::{OutboxFault, RelayRun, run_relays};
 pub use seeds::{FailedSeed, run_all};
 pub use totals::RunTotals;
 pub use trace::Counts;

@@ -11,6 +11,7 @@ use prove::SeedBatch;
 
 const USAGE: &str = "\
 usage: hapax-sim seed N                            runs one world and prints its trace
+       hapax-sim relays N                          runs one world of relays
        hapax-sim seeds FROM COUNT COMMIT FOLDER    runs many worlds, resumes a stopped run, and prints a report";
 
 fn main() -> ExitCode {
@@ -20,6 +21,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["seed", seed] => match number(seed) {
             Some(seed) => show(seed),
+            None => usage_error(),
+        },
+        ["relays", seed] => match number(seed) {
+            Some(seed) => show_relays(seed),
             None => usage_error(),
         },
         ["seeds", from, count, commit, folder] => match (number(from), number(count)) {
@@ -37,6 +42,19 @@ fn show(seed: u64) -> ExitCode {
     let run = hapax_sim::run(seed, true);
     print!("{}", run.trace);
     println!("seed {seed}: {} steps, {:.3} s, hash {:016x}", run.steps, run.time.as_secs_f64(), run.hash);
+    match run.violation {
+        Some(rule) => {
+            println!("broken rule: {rule}");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}
+
+/// Runs one world of relays.
+fn show_relays(seed: u64) -> ExitCode {
+    let run = hapax_sim::run_relays(seed);
+    println!("{:#?}", run.counts);
     match run.violation {
         Some(rule) => {
             println!("broken rule: {rule}");

@@ -37,8 +37,6 @@ pub(super) struct SinkLog {
     pub(super) not_taken: usize,
     /// Keys whose events take long.
     pub(super) slow: BTreeMap<Vec<u8>, Duration>,
-    /// Of 100 publications, this many fail in each of three ways.
-    pub(super) failures: u64,
 }
 
 impl SinkLog {
@@ -79,8 +77,6 @@ impl Sink for LogSink {
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
         self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
-        let lost = || Error::new(ErrorKind::Unknown, "no reply");
-        let (dice, failures) = (random(&*self.runtime) % 100, self.log.lock().failures);
         if self.log.lock().refuses.contains(&event.id) {
             return Published::Refused("the sink never takes it".to_owned());
         }
@@ -94,16 +90,9 @@ impl Sink for LogSink {
         }
         let slow = key.and_then(|key| self.log.lock().slow.get(&key).copied());
         self.runtime.sleep(slow.unwrap_or_default()).await;
-        if dice < failures {
-            let cause = Error::new(ErrorKind::NotApplied, "no connection");
-            return Published::NotPublished { after: Duration::ZERO, cause };
-        }
-        if dice < 2 * failures {
-            return Published::Unknown(lost());
-        }
         let is_new = self.log.lock().take(event);
         self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
-        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes { caught: !is_new } }
+        Published::Yes { caught: !is_new }
     }
 
     async fn close(&self) {}
@@ -131,11 +120,6 @@ impl RelayWorld {
         let outbox = MemoryOutbox::new(Arc::clone(&server) as _);
         let (faults, log) = (Arc::default(), Arc::default());
         Self { time, server, outbox, store, faults, log, committed: Arc::default(), rows: Mutex::default() }
-    }
-
-    /// A number below `limit`.
-    pub(super) fn random(&self, limit: u64) -> u64 {
-        random(&*self.server) % limit
     }
 
     /// Starts a relay in a process of its own.

@@ -1,114 +1,12 @@
-//! What holds in every world: each committed event arrives, none that was rolled back, and the first arrivals of a key
-//! are in its order.
+//! What holds without a fault: how soon events arrive, and which settings are refused. The simulation has random
+//! worlds.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::ErrorKind;
 use hapax_core::relay::RelaySettings;
-use hapax_testkit::{Process, ProcessPart};
 
 use super::world::{LEASE, RelayWorld};
-
-const KEYS: u64 = 12;
-const EVENTS: usize = 150;
-
-/// One relay or several, with faults in their processes.
-struct RandomRun {
-    world: RelayWorld,
-    relays: Vec<Arc<Process>>,
-    paused: Vec<(Arc<Process>, Duration)>,
-    /// Until when each key is locked by a transaction.
-    locked: [Duration; 12],
-}
-
-impl RandomRun {
-    fn run(seed: u64, relays: usize, has_faults: bool) {
-        let world = RelayWorld::new(seed);
-        world.log.lock().failures = if has_faults { 4 } else { 0 };
-        let relays = (0..relays).map(|_| world.start_relay()).collect();
-        let mut run = Self { world, relays, paused: Vec::new(), locked: [Duration::ZERO; 12] };
-        for _ in 0..EVENTS {
-            run.emit();
-            if has_faults && run.world.random(10) == 0 {
-                run.break_something();
-            }
-            run.world.time.run_for(Duration::from_millis(run.world.random(120)));
-            run.resume(false);
-        }
-        run.resume(true);
-        run.world.finish();
-        run.world.check(&format!("seed {seed}"));
-    }
-
-    fn emit(&mut self) {
-        let now = self.world.time.now();
-        // One transaction of twenty stays open for a long time.
-        let longest = if self.world.random(20) == 0 { 5000 } else { 30 };
-        let open_for = Duration::from_millis(self.world.random(longest));
-        let commits = self.world.random(10) > 0;
-        let key = usize::try_from(self.world.random(KEYS + 1)).unwrap();
-        let Some(locked) = self.locked.get_mut(key) else { return self.world.emit(None, open_for, commits) };
-        if *locked <= now {
-            *locked = now + open_for + Duration::from_millis(1);
-            self.world.emit(Some(u8::try_from(key).unwrap()), open_for, commits);
-        }
-    }
-
-    fn break_something(&mut self) {
-        let number = usize::try_from(self.world.random(self.relays.len() as u64)).unwrap();
-        match self.world.random(3) {
-            0 => {
-                self.relays[number].crash();
-                self.relays[number] = self.world.start_relay();
-            }
-            1 => {
-                let relay = Arc::clone(&self.relays[number]);
-                relay.pause(ProcessPart::Tasks);
-                // In half of the cases the heartbeat goes on, as when only the executor is blocked.
-                if self.world.random(2) == 0 {
-                    relay.pause(ProcessPart::Threads);
-                }
-                let until = self.world.time.now() + LEASE.mul_f64(0.2 * self.world.random(20) as f64);
-                self.paused.push((relay, until));
-            }
-            _ if self.relays.len() < 4 => self.relays.push(self.world.start_relay()),
-            _ => {}
-        }
-    }
-
-    fn resume(&mut self, all: bool) {
-        let now = self.world.time.now();
-        self.paused.retain(|(relay, until)| {
-            if all || *until <= now {
-                relay.resume(ProcessPart::Tasks);
-                relay.resume(ProcessPart::Threads);
-            }
-            !all && *until > now
-        });
-    }
-}
-
-#[test]
-fn a_relay_alone_publishes_every_committed_event_in_order() {
-    for seed in 0..20 {
-        RandomRun::run(seed, 1, false);
-    }
-}
-
-#[test]
-fn relays_share_the_buckets_and_keep_the_order_of_each_key() {
-    for seed in 0..20 {
-        RandomRun::run(seed, 3, false);
-    }
-}
-
-#[test]
-fn relays_that_crash_and_stall_lose_nothing_and_keep_the_order_of_first_arrivals() {
-    for seed in 0..60 {
-        RandomRun::run(seed, 2, true);
-    }
-}
 
 #[test]
 fn an_event_of_a_slow_transaction_is_published_although_later_ones_were() {
