@@ -45,6 +45,7 @@ use offsets::{
 use renewed::{
     a_topic_that_was_created_again_after_restarts_of_the_broker_is_read,
     a_topic_that_was_created_again_arrives_in_order,
+    a_topic_that_was_created_again_arrives_in_order_at_a_static_member,
 };
 
 fn main() -> ExitCode {
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         a_group_starts_a_topic_again_that_was_created_again,
         nothing_is_committed_for_a_topic_that_is_gone,
         a_topic_that_was_created_again_arrives_in_order,
+        a_topic_that_was_created_again_arrives_in_order_at_a_static_member,
         a_topic_that_was_created_again_after_restarts_of_the_broker_is_read,
     ];
     servers::main(tests.into_iter().chain(tls))

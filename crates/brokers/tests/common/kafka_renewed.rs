@@ -37,10 +37,18 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
 }
 
-/// The new topic is longer than the old one as the driver learns of it, and the driver goes on in its middle.
 pub(crate) async fn a_topic_that_was_created_again_arrives_in_order() {
-    let fixture = Fixture::new("recreated-in-order", 1).await;
-    let mut source = fixture.source("").await;
+    arrive_in_order(Fixture::new("recreated-in-order", 1).await, "").await;
+}
+
+/// The new driver takes the name of the old one, which the group keeps.
+pub(crate) async fn a_topic_that_was_created_again_arrives_in_order_at_a_static_member() {
+    arrive_in_order(Fixture::new("recreated-static", 1).await, "&member=one").await;
+}
+
+/// The new topic is longer than the old one as the driver learns of it, and the driver goes on in its middle.
+async fn arrive_in_order(fixture: Fixture, parameters: &str) {
+    let mut source = fixture.source(parameters).await;
     let mut next = 0;
     for length in [10, 50] {
         fixture.send(next..next + length, 1);
