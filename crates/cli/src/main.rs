@@ -45,6 +45,7 @@ enum Command {
     /// Publish the events of an outbox to a broker, a queue or webhooks, in the order of each key.
     Relay(Box<commands::relay::RelayArgs>),
     /// Run hostile clients, crashes and pauses against all three layers or without one of them, and audit the result.
+    #[cfg(feature = "sqlite")]
     Demo(commands::demo::DemoArgs),
     /// A service of the demo.
     #[cfg(feature = "sqlite")]
@@ -80,6 +81,7 @@ const TIME_FOR_LOG: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
+    #[cfg(feature = "sqlite")]
     commands::demo::end_with_demo();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
             Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),
+            #[cfg(feature = "sqlite")]
             Command::Demo(args) => {
                 if args.logs() {
                     start_log()?;

@@ -1,14 +1,11 @@
 //! `hapax demo`: shows what the three layers prevent, under hostile clients, crashes and pauses, and audits the result.
 //!
-//! `pipeline` is the whole system. `gateway_only` is a shorter demo of the gateway in front of one service. Both have
-//! the same clients.
+//! `pipeline` is the system, and the other modules are its clients and its processes.
 
 mod client;
 mod client_log;
 mod customer;
-mod gateway_only;
 mod parent_death;
-#[cfg(feature = "sqlite")]
 mod pipeline;
 mod process;
 mod progress;
@@ -27,9 +24,9 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use parent_death::end_with_demo;
-#[cfg(feature = "sqlite")]
 pub(crate) use pipeline::service::{DemoServiceArgs, run as run_service};
 
+use self::pipeline::Scenario;
 use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 
@@ -47,19 +44,17 @@ pub(crate) struct DemoArgs {
     seed: Option<u64>,
 
     /// How often each process is killed or paused, at most --payments [default: once for every 100 payments]
-    ///
-    /// With --gateway-only: how often the gateway is killed.
     #[arg(long, value_name = "N")]
     crashes: Option<u32>,
 
     /// Store of the gateway [default: a SQLite file in the temporary folder of the run]
-    #[arg(long, value_name = "URL", value_parser = store_url, conflicts_with = "direct")]
+    #[arg(long, value_name = "URL", value_parser = store_url)]
     store: Option<String>,
 
     /// Database of the service, its workers and the consumers, postgres://HOST/DATABASE, for a run on servers
     ///
     /// The run has a schema of its own there, and topics or streams of its own at the broker. It connects without TLS.
-    #[arg(long, value_name = "URL", requires_all = ["store", "broker"], conflicts_with = "gateway_only")]
+    #[arg(long, value_name = "URL", requires_all = ["store", "broker"])]
     database: Option<String>,
 
     /// Broker of the messages and events, kafka://HOST or nats://HOST, for a run on servers
@@ -67,16 +62,8 @@ pub(crate) struct DemoArgs {
     broker: Option<String>,
 
     /// Leave one layer out, to show the damage that it prevents
-    #[arg(long, value_name = "LAYER", conflicts_with_all = ["gateway_only", "direct", "database"])]
+    #[arg(long, value_name = "LAYER", conflicts_with = "database")]
     without: Option<OmittedLayer>,
-
-    /// A shorter demo: only the gateway, in front of one service
-    #[arg(long)]
-    gateway_only: bool,
-
-    /// The demo of --gateway-only without the gateway: the same traffic goes directly to the service
-    #[arg(long, conflicts_with = "crashes")]
-    direct: bool,
 
     /// Keep the files of the run and print their folder; on servers, keep its schema and its topics or streams, too
     #[arg(long)]
@@ -101,7 +88,6 @@ enum OmittedLayer {
     Outbox,
 }
 
-#[cfg(feature = "sqlite")]
 impl OmittedLayer {
     /// The name on the command line.
     fn name(self) -> &'static str {
@@ -120,54 +106,16 @@ fn store_url(url: &str) -> Result<String> {
 
 /// Runs the demo. The exit code is 0 if the audit finds no damage.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
-    let plan = DemoPlan::new(&args).map_err(CommandError::usage)?;
+    let scenario = Scenario::new(&args).map_err(CommandError::usage)?;
     let folder = RunFolder::new().map_err(CommandError::cannot_start)?;
     let end = tokio::select! {
-        holds = plan.play(folder.path()) => holds.map(DemoEnd::Audited),
+        holds = pipeline::play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
         interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(CommandError::failed),
     };
     // Files of a failure that nobody asked for are kept, so that it can be analysed.
-    let is_evidence = !plan.expects_damage() && matches!(end, Ok(DemoEnd::Audited(false)));
+    let is_evidence = scenario.without.is_none() && matches!(end, Ok(DemoEnd::Audited(false)));
     folder.keep_or_remove(args.keep || is_evidence).map_err(CommandError::failed)?;
     Ok(end?.exit_code())
-}
-
-/// What the demo shows.
-#[derive(Debug)]
-enum DemoPlan {
-    #[cfg(feature = "sqlite")]
-    Pipeline(pipeline::Scenario),
-    GatewayOnly(gateway_only::GatewayScenario),
-}
-
-impl DemoPlan {
-    fn new(args: &DemoArgs) -> Result<Self> {
-        if args.gateway_only || args.direct {
-            return gateway_only::GatewayScenario::new(args).map(Self::GatewayOnly);
-        }
-        #[cfg(feature = "sqlite")]
-        return pipeline::Scenario::new(args).map(Self::Pipeline);
-        #[cfg(not(feature = "sqlite"))]
-        anyhow::bail!("the whole demo needs the feature `sqlite`; add --gateway-only --store URL")
-    }
-
-    /// Runs it and returns whether the audit holds.
-    async fn play(&self, folder: &Path) -> Result<bool, CommandError> {
-        match self {
-            #[cfg(feature = "sqlite")]
-            Self::Pipeline(scenario) => pipeline::play(scenario, folder).await,
-            Self::GatewayOnly(scenario) => gateway_only::play(scenario, folder).await,
-        }
-    }
-
-    /// Whether a layer is left out.
-    fn expects_damage(&self) -> bool {
-        match self {
-            #[cfg(feature = "sqlite")]
-            Self::Pipeline(scenario) => scenario.without.is_some(),
-            Self::GatewayOnly(scenario) => scenario.direct,
-        }
-    }
 }
 
 /// Waits for Ctrl-C or SIGTERM.

@@ -14,6 +14,7 @@ pub(crate) fn grouped(number: impl Into<u64>) -> String {
 }
 
 /// Formats an amount in cents.
+#[cfg(feature = "sqlite")]
 pub(crate) fn money(cents: u64) -> String {
     format!("{}.{:02}", grouped(cents / 100), cents % 100)
 }
@@ -30,6 +31,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn money_has_two_digits_after_the_point() {
         assert_eq!(money(123_405), "1,234.05");

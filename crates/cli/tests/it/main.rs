@@ -17,6 +17,7 @@ mod config;
 mod dashboard;
 mod dead;
 mod dead_letters;
+#[cfg(feature = "sqlite")]
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;

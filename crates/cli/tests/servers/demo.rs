@@ -30,4 +30,6 @@ async fn audit_holds(broker: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("The audit holds"), "{text}");
+    let records: u32 = store.command(&["DBSIZE"]).await.unwrap().text().parse().unwrap();
+    assert!(records > 100, "the records must be in this store");
 }

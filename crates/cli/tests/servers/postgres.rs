@@ -163,7 +163,7 @@ async fn promoted_with_loss() {
 async fn demo_audit() {
     let server = PostgresServer::shared().await.unwrap();
     let schema = server.schema().await.unwrap();
-    let flags = ["demo", "--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7", "--store"];
+    let flags = ["demo", "--payments", "150", "--crashes", "2", "--seed", "7", "--store"];
     let output = hapax().args(flags).arg(schema.url()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));

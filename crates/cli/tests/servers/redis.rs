@@ -20,7 +20,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_client_does_not_wait_for_a_server_that_is_silent_h30", redis, silent_server),
         servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
         servers::test("an_evicting_server_is_refused", redis, evicting_server),
-        servers::test("the_audit_of_the_demo_holds", redis, demo_audit),
         servers::test("an_altered_answer_is_never_given_h31", redis, altered_answer),
     ]
 }
@@ -104,19 +103,6 @@ async fn altered_answer() {
         }
     }
     assert_eq!(effects(&api)["payment-17"], 1);
-}
-
-async fn demo_audit() {
-    let server = start().await;
-    let flags = ["demo", "--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7", "--store"];
-    let output = hapax().args(flags).arg(server.url()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("The audit holds"), "{text}");
-    assert!(
-        server.command(&["DBSIZE"]).await.unwrap().text().parse::<u32>().unwrap() > 100,
-        "the records must be in this server"
-    );
 }
 
 async fn paused_for_ten_seconds() {

@@ -1,13 +1,11 @@
 //! The clients. Each makes one payment with the faults of its [`ClientBehavior`].
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use async_trait::async_trait;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -16,17 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{PaymentClient, RequestOutcome};
 use super::client_log::{ClientLog, Exchange};
+use super::pipeline::Shop;
 use super::progress::Progress;
 use super::random::{RandomStream, RandomTopic};
 use super::response::ReceivedResponse;
 use super::traffic::{ClientBehavior, HangUp, OrderVersion, Payment};
-
-/// What tells the clients that the service has received a request.
-#[async_trait]
-pub(super) trait Arrivals: fmt::Debug + Send + Sync {
-    /// Waits until a request for this payment has arrived.
-    async fn wait_for_request(&self, payment: u32);
-}
 
 /// All clients of a run.
 #[derive(Debug)]
@@ -35,16 +27,12 @@ pub(super) struct Customers(Vec<Arc<Customer>>);
 impl Customers {
     /// Creates a client for each payment.
     pub(super) fn new(seed: u64, payments: u32, context: &Arc<CustomerContext>) -> Self {
-        Self::of((0..payments).map(|number| Payment::new(seed, number)), seed, context)
-    }
-
-    /// Creates a client for each of these payments.
-    pub(super) fn of(payments: impl Iterator<Item = Payment>, seed: u64, context: &Arc<CustomerContext>) -> Self {
-        let customer = |payment: Payment| {
+        let customer = |number| {
+            let payment = Payment::new(seed, number);
             let log = Mutex::new(ClientLog::new(payment.clone()));
             Arc::new(Customer { seed, context: Arc::clone(context), log, payment })
         };
-        Self(payments.map(customer).collect())
+        Self((0..payments).map(customer).collect())
     }
 
     /// Lets every client pay.
@@ -88,15 +76,15 @@ const CONCURRENT_CLIENTS: usize = 32;
 #[derive(Debug)]
 pub(super) struct CustomerContext {
     client: PaymentClient,
-    arrivals: Arc<dyn Arrivals>,
+    shop: Arc<Shop>,
     progress: Arc<Progress>,
     clock: AtomicU64,
 }
 
 impl CustomerContext {
-    /// Clients send requests by `client`. Some of them wait until one has arrived.
-    pub(super) fn new(client: PaymentClient, arrivals: Arc<dyn Arrivals>, progress: Arc<Progress>) -> Arc<Self> {
-        Arc::new(Self { client, arrivals, progress, clock: AtomicU64::new(0) })
+    /// Clients send requests by `client`. Some of them wait until one has arrived at the shop.
+    pub(super) fn new(client: PaymentClient, shop: Arc<Shop>, progress: Arc<Progress>) -> Arc<Self> {
+        Arc::new(Self { client, shop, progress, clock: AtomicU64::new(0) })
     }
 
     /// Returns the time of a logical clock: a later call returns a larger number.
@@ -171,7 +159,7 @@ impl Customer {
         };
         let changed = async {
             tokio::select! {
-                () = self.context.arrivals.wait_for_request(self.payment.number) => {}
+                () = self.context.shop.wait_for_request(self.payment.number) => {}
                 () = settled.cancelled() => {}
             }
             self.settle(OrderVersion::Changed).await;
@@ -197,18 +185,16 @@ impl Customer {
 
     async fn send(&self, version: OrderVersion) -> RequestOutcome {
         let sent_at = self.context.next_time();
-        let running = self.context.progress.start_request();
+        self.context.progress.count_request();
         let outcome = self.context.client.send(&self.payment, version).await;
-        drop(running);
         self.record(version, sent_at, outcome.response.clone());
         outcome
     }
 
     async fn hang_up(&self, how: HangUp) {
         let sent_at = self.context.next_time();
-        let running = self.context.progress.start_request();
+        self.context.progress.count_request();
         let response = self.context.client.hang_up(&self.payment, how).await;
-        drop(running);
         self.record(OrderVersion::Original, sent_at, response);
     }
 

@@ -1,4 +1,4 @@
-//! Ends the gateway of a demo when the demo dies without stopping it, for instance by `kill -9`.
+//! Ends the processes of a demo when the demo dies without stopping it, for instance by `kill -9`.
 
 use std::env;
 use std::process;
@@ -22,9 +22,9 @@ pub(crate) fn end_with_demo() {
 #[cfg(target_os = "linux")]
 fn watch(_demo: Pid) {
     use rustix::process::{Signal, set_parent_process_death_signal};
-    // The system sends the signal when the main thread of the demo ends: that thread starts every gateway.
+    // The system sends the signal when the main thread of the demo ends: that thread starts every process.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        tracing::warn!("this gateway may outlive its demo: {error}");
+        tracing::warn!("this process may outlive its demo: {error}");
     }
 }
 

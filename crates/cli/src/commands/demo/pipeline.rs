@@ -40,14 +40,14 @@ use anyhow::{Result, bail};
 use self::audit::Audit;
 use self::collected::Collected;
 use self::faults::Faults;
-use self::shop::Shop;
+pub(super) use self::ingest::Ingest;
+pub(super) use self::shop::Shop;
 use self::system::System;
 use super::client::PaymentClient;
 use super::client_log;
 use super::customer::{CustomerContext, Customers};
 use super::progress::Progress;
 use super::random::fresh_seed;
-use super::traffic::Payment;
 use super::{DemoArgs, OmittedLayer};
 use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
@@ -88,7 +88,7 @@ impl Scenario {
             .and_then(|url| url.parse().ok())
             .is_some_and(|store: StoreUrl| store.ends_with_process())
         {
-            bail!("--store: two gateways cannot share memory:; name another store, or add --gateway-only");
+            bail!("--store: two gateways cannot share memory:; name another store");
         }
         let (seed, store) = (args.seed.unwrap_or_else(fresh_seed), args.store.clone());
         let servers = match (&store, &args.database, &args.broker) {
@@ -118,11 +118,10 @@ pub(super) async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, Com
 }
 
 async fn perform(scenario: &Scenario, (system, shop): (System, Arc<Shop>), folder: &Path) -> Result<bool> {
-    let progress = Arc::new(Progress::new(scenario.payments, scenario.rounds).paced());
+    let progress = Arc::new(Progress::new(scenario.payments, scenario.rounds));
     let client = PaymentClient::new(system.entrances());
-    let context = CustomerContext::new(client, Arc::clone(&shop) as _, Arc::clone(&progress));
-    let payments = (0..scenario.payments).map(|number| Payment::with_leavers(scenario.seed, number));
-    let customers = Customers::of(payments, scenario.seed, &context);
+    let context = CustomerContext::new(client, Arc::clone(&shop), Arc::clone(&progress));
+    let customers = Customers::new(scenario.seed, scenario.payments, &context);
     let mut faults = Faults::new(scenario, system, Arc::clone(&shop));
 
     let drained = tokio::select! {

@@ -19,12 +19,8 @@ pub(super) struct Progress {
     crashes_due: u32,
     settled: watch::Sender<u32>,
     crashes: watch::Sender<u32>,
-    running: watch::Sender<u64>,
     requests: AtomicU64,
-    interrupted: AtomicU64,
     repeated: AtomicU32,
-    /// Whether payments wait for crashes.
-    is_paced: bool,
 }
 
 impl Progress {
@@ -36,27 +32,16 @@ impl Progress {
             crashes_due,
             settled: watch::Sender::new(0),
             crashes: watch::Sender::new(0),
-            running: watch::Sender::new(0),
             requests: AtomicU64::new(0),
-            interrupted: AtomicU64::new(0),
             repeated: AtomicU32::new(0),
-            is_paced: false,
         }
     }
 
-    /// Spreads the payments over the crashes, so that every crash finds some running.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn paced(mut self) -> Self {
-        self.is_paced = true;
-        self
-    }
-
-    /// Waits until this payment may start. A payment may be ahead of the crashes by one crash.
+    /// Waits until this payment may start. A payment may be ahead of the crashes by one crash, so that every crash finds
+    /// some running.
     pub(super) async fn wait_for_turn(&self, payment: u32) {
-        if self.is_paced {
-            let before = u64::from(payment) * u64::from(self.crashes_due) / u64::from(self.payments.max(1));
-            wait_until(&self.crashes, u32::try_from(before).unwrap_or(u32::MAX)).await;
-        }
+        let before = u64::from(payment) * u64::from(self.crashes_due) / u64::from(self.payments.max(1));
+        wait_until(&self.crashes, u32::try_from(before).unwrap_or(u32::MAX)).await;
     }
 
     /// Counts a payment with a final response.
@@ -69,32 +54,14 @@ impl Progress {
         self.repeated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request as running until the returned guard is dropped.
-    pub(super) fn start_request(&self) -> RunningRequest<'_> {
+    /// Counts a request.
+    pub(super) fn count_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.running.send_modify(|running| *running += 1);
-        RunningRequest(self)
     }
 
-    /// Counts a crash of the gateway that interrupted this many requests.
-    pub(super) fn count_crash(&self, interrupted: u64) {
-        self.interrupted.fetch_add(interrupted, Ordering::Relaxed);
+    /// Counts a crash.
+    pub(super) fn count_crash(&self) {
         self.crashes.send_modify(|crashes| *crashes += 1);
-    }
-
-    /// Returns the number of crashes.
-    pub(super) fn crashes(&self) -> u32 {
-        *self.crashes.borrow()
-    }
-
-    /// Returns the number of requests that were running at the crashes.
-    pub(super) fn interrupted(&self) -> u64 {
-        self.interrupted.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of running requests.
-    pub(super) fn running(&self) -> u64 {
-        *self.running.borrow()
     }
 
     /// Returns the duration of the run.
@@ -112,18 +79,9 @@ impl Progress {
         wait_until(&self.crashes, self.crashes_due).await;
     }
 
-    /// Waits until this many requests are running.
-    pub(super) async fn wait_for_running(&self, requests: u64) {
-        wait_until(&self.running, requests).await;
-    }
-
-    /// Shows the counters until the future is dropped: in place on a terminal, else one line every 2 s.
-    pub(super) async fn show(&self) -> Infallible {
-        self.show_with(String::new).await
-    }
-
-    /// Shows the counters, and more behind them, until the future is dropped.
-    pub(super) async fn show_with(&self, more: impl Fn() -> String) -> Infallible {
+    /// Shows the counters, and more behind them, until the future is dropped: in place on a terminal, else one line
+    /// every 2 s.
+    pub(super) async fn show(&self, more: impl Fn() -> String) -> Infallible {
         let display = ProgressDisplay::of_this_process();
         let mut ticks = interval(display.pause());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,19 +93,9 @@ impl Progress {
     }
 }
 
-async fn wait_until<N: PartialOrd + 'static>(counter: &watch::Sender<N>, count: N) {
+async fn wait_until(counter: &watch::Sender<u32>, count: u32) {
     // `wait_for` fails only if the sender is dropped, and it is borrowed here.
     let _ = counter.subscribe().wait_for(|seen| *seen >= count).await;
-}
-
-/// Counts as a running request until it is dropped.
-#[derive(Debug)]
-pub(super) struct RunningRequest<'a>(&'a Progress);
-
-impl Drop for RunningRequest<'_> {
-    fn drop(&mut self) {
-        self.0.running.send_modify(|running| *running -= 1);
-    }
 }
 
 impl fmt::Display for Progress {
@@ -159,7 +107,7 @@ impl fmt::Display for Progress {
         write!(f, "   payments {}/{}", grouped(settled), grouped(self.payments))?;
         write!(f, "   requests {}", grouped(requests))?;
         if self.crashes_due > 0 {
-            write!(f, "   crashes {}/{}", self.crashes(), self.crashes_due)?;
+            write!(f, "   crashes {}/{}", *self.crashes.borrow(), self.crashes_due)?;
         }
         if repeated > 0 {
             write!(f, "   repeated {}", grouped(repeated))?;

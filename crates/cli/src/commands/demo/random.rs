@@ -17,16 +17,11 @@ pub(super) enum RandomTopic {
     ServiceDelay,
     /// How long a client waits before a retry.
     RetryDelay,
-    /// How long a process is down after a crash.
-    Outage,
     /// Which clients never ask again.
-    #[cfg(feature = "sqlite")]
     Leaving,
     /// Which faults a process has, and when.
-    #[cfg(feature = "sqlite")]
     Faults,
     /// Which messages are delivered again.
-    #[cfg(feature = "sqlite")]
     Redelivery,
 }
 

@@ -1,10 +1,9 @@
-//! The HTTP side of the services of the demo.
+//! The HTTP side of the ingest service.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -16,22 +15,12 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::task::TaskTracker;
 
+use super::pipeline::Ingest;
 use super::traffic::PaymentOrder;
 
-/// What a service does with a request.
-#[async_trait]
-pub(super) trait ChargeService: Send + Sync + 'static {
-    /// Handles one request. It runs to its end even if the client closes the connection.
-    async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>>;
-
-    /// The requests that run.
-    fn tasks(&self) -> &TaskTracker;
-}
-
 /// Serves the connections of this listener.
-pub(super) async fn accept<S: ChargeService>(listener: TcpListener, service: Arc<S>) -> Infallible {
+pub(super) async fn accept(listener: TcpListener, service: Arc<Ingest>) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
         // A failed accept concerns one connection, or the process is out of file descriptors for a moment.
@@ -43,16 +32,13 @@ pub(super) async fn accept<S: ChargeService>(listener: TcpListener, service: Arc
     }
 }
 
-async fn serve<S: ChargeService>(stream: TcpStream, service: Arc<S>) {
+async fn serve(stream: TcpStream, service: Arc<Ingest>) {
     let respond = service_fn(move |request| respond(request, Arc::clone(&service)));
     // An error means that the client closed the connection, which some clients of the demo do.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), respond).await;
 }
 
-async fn respond<S: ChargeService>(
-    request: Request<Incoming>,
-    service: Arc<S>,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn respond(request: Request<Incoming>, service: Arc<Ingest>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     if head.method != Method::POST || head.uri.path() != "/charges" {
         return Ok(response(StatusCode::NOT_FOUND, &json!({})));
@@ -63,8 +49,7 @@ async fn respond<S: ChargeService>(
         return Ok(response(StatusCode::BAD_REQUEST, &json!({})));
     };
     // A task of its own finishes the charge even if the client closes the connection.
-    let tasks = service.tasks().clone();
-    let charging = tasks.spawn(async move { service.charge(order, &head.headers).await });
+    let charging = tokio::spawn(async move { service.charge(order, &head.headers).await });
     Ok(charging.await.unwrap_or_else(|_| failure()))
 }
 

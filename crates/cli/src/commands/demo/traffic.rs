@@ -98,16 +98,8 @@ impl Payment {
             order: PaymentOrder::new(number, &mut random),
             changed: PaymentOrder::new(number, &mut random),
             behavior: ClientBehavior::new(&mut random),
-            leaves: None,
+            leaves: HangUp::of_a_leaver(seed, number),
         }
-    }
-
-    /// As [`new`](Self::new), but every fortieth client leaves.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn with_leavers(seed: u64, number: u32) -> Self {
-        let mut random = RandomStream::new(seed, RandomTopic::Leaving, &[number.into()]);
-        let leaves = random.next_number().is_multiple_of(40).then(|| HangUp::new(&mut random));
-        Self { leaves, ..Self::new(seed, number) }
     }
 
     /// Returns the order that a request sends.
@@ -165,6 +157,12 @@ impl ClientBehavior {
 }
 
 impl HangUp {
+    /// Every fortieth client leaves.
+    fn of_a_leaver(seed: u64, number: u32) -> Option<Self> {
+        let mut random = RandomStream::new(seed, RandomTopic::Leaving, &[number.into()]);
+        random.next_number().is_multiple_of(40).then(|| Self::new(&mut random))
+    }
+
     fn new(random: &mut RandomStream) -> Self {
         Self {
             part: match random.in_range(0, 2) {

@@ -43,7 +43,7 @@ impl Faults {
             if let Err(error) = self.round(round).await {
                 return error;
             }
-            progress.count_crash(progress.running());
+            progress.count_crash();
         }
         loop {
             sleep(Duration::from_millis(200)).await;

@@ -22,14 +22,13 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
-use tokio_util::task::TaskTracker;
 
 use super::database::{self, CHARGES, ENQUEUED};
 #[cfg(feature = "postgres")]
 use super::servers::ServerIntake;
 use super::service::{DemoServiceArgs, NO_DATABASE};
 use crate::commands::demo::random::{RandomStream, RandomTopic, fresh_seed};
-use crate::commands::demo::server::{ChargeService, accept, busy, declined, failure, response, text};
+use crate::commands::demo::server::{accept, busy, declined, failure, response, text};
 use crate::commands::demo::traffic::{PaymentOrder, ServiceBehavior};
 use crate::store::wiring::StoreUrl;
 
@@ -47,11 +46,10 @@ pub(super) trait Intake: Send + Sync + 'static {
     async fn take(&self, order: &PaymentOrder, operation: &str) -> Result<(i64, ServiceBehavior)>;
 }
 
-struct Ingest {
+pub(in super::super) struct Ingest {
     seed: u64,
     intake: Box<dyn Intake>,
     refusals: AtomicU64,
-    tasks: TaskTracker,
 }
 
 impl Ingest {
@@ -65,7 +63,32 @@ impl Ingest {
             }
             _ => bail!(NO_DATABASE),
         };
-        Ok(Self { seed: args.seed, intake, refusals: AtomicU64::new(0), tasks: TaskTracker::new() })
+        Ok(Self { seed: args.seed, intake, refusals: AtomicU64::new(0) })
+    }
+
+    /// Handles one request. It runs to its end even if the client closes the connection.
+    pub(in super::super) async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let instance = [order.payment.into(), process::id().into()];
+        let mut delay = RandomStream::new(self.seed, RandomTopic::ServiceDelay, &instance);
+        // The pauses let crashes and closed connections happen both before and after the transaction.
+        sleep(Duration::from_millis(delay.in_range(0, 8))).await;
+        let operation = text(headers, "hapax-operation").unwrap_or_else(fresh_key);
+        let Ok((request, behavior)) = self.intake.take(&order, &operation).await else {
+            return failure();
+        };
+        sleep(Duration::from_millis(delay.in_range(0, 7))).await;
+        match behavior {
+            ServiceBehavior::Busy => busy(),
+            ServiceBehavior::Decline => declined(&self.refusal(), &order),
+            ServiceBehavior::ChargeAndFail => failure(),
+            ServiceBehavior::Charge => {
+                let PaymentOrder { payment, amount_cents, nonce } = order;
+                let body = json!({
+                    "request": request, "payment": payment, "amount_cents": amount_cents, "nonce": nonce,
+                });
+                response(StatusCode::ACCEPTED, &body)
+            }
+        }
     }
 
     /// Every refusal has its own number, so that the audit notices a second one for the same payment.
@@ -125,37 +148,6 @@ pub(super) fn message(order: &PaymentOrder, operation: &str) -> Message {
         headers: [("Idempotency-Key", operation.to_owned())].into_iter().collect(),
         ordering_key: Some(database::account(order).into()),
         ..Message::default()
-    }
-}
-
-#[async_trait]
-impl ChargeService for Ingest {
-    async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>> {
-        let instance = [order.payment.into(), process::id().into()];
-        let mut delay = RandomStream::new(self.seed, RandomTopic::ServiceDelay, &instance);
-        // The pauses let crashes and closed connections happen both before and after the transaction.
-        sleep(Duration::from_millis(delay.in_range(0, 8))).await;
-        let operation = text(headers, "hapax-operation").unwrap_or_else(fresh_key);
-        let Ok((request, behavior)) = self.intake.take(&order, &operation).await else {
-            return failure();
-        };
-        sleep(Duration::from_millis(delay.in_range(0, 7))).await;
-        match behavior {
-            ServiceBehavior::Busy => busy(),
-            ServiceBehavior::Decline => declined(&self.refusal(), &order),
-            ServiceBehavior::ChargeAndFail => failure(),
-            ServiceBehavior::Charge => {
-                let PaymentOrder { payment, amount_cents, nonce } = order;
-                let body = json!({
-                    "request": request, "payment": payment, "amount_cents": amount_cents, "nonce": nonce,
-                });
-                response(StatusCode::ACCEPTED, &body)
-            }
-        }
-    }
-
-    fn tasks(&self) -> &TaskTracker {
-        &self.tasks
     }
 }
 

@@ -8,20 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use async_trait::async_trait;
 use hapax::Timestamp;
 use hapax::outbox::{OutboxUpkeep, RowId};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::books::{Backlog, ShopBooks};
-use crate::commands::demo::customer::Arrivals;
 use crate::commands::demo::progress::Progress;
 use crate::commands::number_format::grouped;
 
 /// The books and the outbox of a run.
 #[derive(Debug)]
-pub(super) struct Shop {
+pub(in super::super) struct Shop {
     pub(super) books: Arc<dyn ShopBooks>,
     outbox: Arc<dyn OutboxUpkeep>,
     replayed: AtomicU64,
@@ -112,14 +110,12 @@ impl Shop {
         };
         tokio::select! {
             never = read => never,
-            never = progress.show_with(more) => never,
+            never = progress.show(more) => never,
         }
     }
-}
 
-#[async_trait]
-impl Arrivals for Shop {
-    async fn wait_for_request(&self, payment: u32) {
+    /// Waits until a request for this payment has arrived.
+    pub(in super::super) async fn wait_for_request(&self, payment: u32) {
         // The demo is over soon if the books cannot be read.
         while self.books.has_request(payment).await.is_ok_and(|has_request| !has_request) {
             sleep(self.books.pauses().0.max(Duration::from_millis(5))).await;
