@@ -1,7 +1,7 @@
 //! The commands, each in its own file. No other module depends on them.
 
 pub(crate) mod dead;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod gateway;
 pub(crate) mod journal;

@@ -45,10 +45,10 @@ enum Command {
     /// Publish the events of an outbox to a broker, a queue or webhooks, in the order of each key.
     Relay(Box<commands::relay::RelayArgs>),
     /// Run hostile clients, crashes and pauses against all three layers or without one of them, and audit the result.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "demo")]
     Demo(commands::demo::DemoArgs),
     /// A service of the demo.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "demo")]
     #[command(hide = true)]
     DemoService(commands::demo::DemoServiceArgs),
     /// Create the tables of Hapax in a database, or bring them to the newest version.
@@ -81,7 +81,7 @@ const TIME_FOR_LOG: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "demo")]
     commands::demo::end_with_demo();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -101,14 +101,14 @@ fn main() -> ExitCode {
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
             Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),
-            #[cfg(feature = "sqlite")]
+            #[cfg(feature = "demo")]
             Command::Demo(args) => {
                 if args.logs() {
                     start_log()?;
                 }
                 commands::demo::run(args).await
             }
-            #[cfg(feature = "sqlite")]
+            #[cfg(feature = "demo")]
             Command::DemoService(args) => {
                 start_log()?;
                 commands::demo::run_service(args).await

@@ -1,172 +1,80 @@
-//! `hapax demo`: shows what the three layers prevent, under hostile clients, crashes and pauses, and audits the result.
-//!
-//! `pipeline` is the system, and the other modules are its clients and its processes.
+//! `hapax demo`: the package `hapax-demo` runs it, and opens by this module what its URLs name.
 
-mod client;
-mod client_log;
-mod customer;
-mod parent_death;
-mod pipeline;
-mod process;
-mod progress;
-mod random;
-mod readiness;
-mod response;
-mod server;
-mod traffic;
-
-use std::env;
-use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::{Result, bail};
+use async_trait::async_trait;
+use hapax::broker::{DeadLetterStore, Source};
+use hapax::outbox::{OutboxUpkeep, Sink};
+use hapax::runtime::{Runtime, Tokio};
+use hapax_demo::{DemoError, Systems};
 
-pub(crate) use parent_death::end_with_demo;
-pub(crate) use pipeline::service::{DemoServiceArgs, run as run_service};
-
-use self::pipeline::Scenario;
 use crate::serve::exit::CommandError;
-use crate::store::wiring::StoreUrl;
+use crate::store::wiring::sinks::EventSink;
+use crate::store::wiring::sources::SourceUrl;
+use crate::store::wiring::{StoreUrl, dead, outbox};
 
-/// The arguments of `hapax demo`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct DemoArgs {
-    /// Number of payments to make
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    payments: u32,
+pub(crate) use hapax_demo::{DemoArgs, DemoServiceArgs, end_with_demo};
 
-    /// Seed of the traffic and the faults; the same seed repeats the same traffic [default: random]
-    ///
-    /// The demo prints its seed at the start.
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-
-    /// How often each process is killed or paused, at most --payments [default: once for every 100 payments]
-    #[arg(long, value_name = "N")]
-    crashes: Option<u32>,
-
-    /// Store of the gateway [default: a SQLite file in the temporary folder of the run]
-    #[arg(long, value_name = "URL", value_parser = store_url)]
-    store: Option<String>,
-
-    /// Database of the service, its workers and the consumers, postgres://HOST/DATABASE, for a run on servers
-    ///
-    /// The run has a schema of its own there, and topics or streams of its own at the broker. It connects without TLS.
-    #[arg(long, value_name = "URL", requires_all = ["store", "broker"])]
-    database: Option<String>,
-
-    /// Broker of the messages and events, kafka://HOST or nats://HOST, for a run on servers
-    #[arg(long, value_name = "URL", requires_all = ["store", "database"])]
-    broker: Option<String>,
-
-    /// Leave one layer out, to show the damage that it prevents
-    #[arg(long, value_name = "LAYER", conflicts_with = "database")]
-    without: Option<OmittedLayer>,
-
-    /// Keep the files of the run and print their folder; on servers, keep its schema and its topics or streams, too
-    #[arg(long)]
-    keep: bool,
-}
-
-impl DemoArgs {
-    /// Whether the demo itself writes a log. Its drivers report each server that was killed, which hides the progress.
-    pub(crate) fn logs(&self) -> bool {
-        self.broker.is_none() || env::var_os("HAPAX_LOG").is_some()
-    }
-}
-
-/// A layer that a run leaves out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum OmittedLayer {
-    /// Layer 1: the clients talk to the service, and each request is a message of its own
-    Gate,
-    /// Layer 2: the worker charges for every message that it gets
-    Ledger,
-    /// Layer 3: the worker publishes its events itself, after its transaction
-    Outbox,
-}
-
-impl OmittedLayer {
-    /// The name on the command line.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Gate => "gate",
-            Self::Ledger => "ledger",
-            Self::Outbox => "outbox",
-        }
-    }
-}
-
-/// Checks a store URL. It returns the text, since the gateway process parses it again.
-fn store_url(url: &str) -> Result<String> {
-    url.parse::<StoreUrl>().map(|_| url.to_owned())
-}
-
-/// Runs the demo. The exit code is 0 if the audit finds no damage.
+/// Runs the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
-    let scenario = Scenario::new(&args).map_err(CommandError::usage)?;
-    let folder = RunFolder::new().map_err(CommandError::cannot_start)?;
-    let end = tokio::select! {
-        holds = pipeline::play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
-        interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(CommandError::failed),
-    };
-    // Files of a failure that nobody asked for are kept, so that it can be analysed.
-    let is_evidence = scenario.without.is_none() && matches!(end, Ok(DemoEnd::Audited(false)));
-    folder.keep_or_remove(args.keep || is_evidence).map_err(CommandError::failed)?;
-    Ok(end?.exit_code())
+    hapax_demo::run(args, &WiredSystems::new()).await.map_err(command_error)
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-async fn interrupted() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        typed = tokio::signal::ctrl_c() => typed?,
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+/// Runs one of its services.
+pub(crate) async fn run_service(args: DemoServiceArgs) -> Result<ExitCode, CommandError> {
+    hapax_demo::run_service(args, &WiredSystems::new()).await.map_err(command_error)
 }
 
-/// How the demo ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DemoEnd {
-    Audited(bool),
-    Interrupted,
-}
-
-impl DemoEnd {
-    fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Audited(true) => ExitCode::SUCCESS,
-            Self::Audited(false) => ExitCode::FAILURE,
-            Self::Interrupted => ExitCode::from(INTERRUPTED),
-        }
+fn command_error(error: DemoError) -> CommandError {
+    match error {
+        DemoError::Usage(error) => CommandError::usage(error),
+        DemoError::CannotStart(error) => CommandError::cannot_start(error),
+        DemoError::Failed(error) => CommandError::failed(error),
     }
 }
 
-/// The exit code with which a shell reports Ctrl-C.
-const INTERRUPTED: u8 = 130;
-
-/// The files of a run. Dropping it removes them.
+/// The systems of this build.
 #[derive(Debug)]
-struct RunFolder(TempDir);
+struct WiredSystems {
+    runtime: Arc<dyn Runtime>,
+}
 
-impl RunFolder {
-    fn new() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir();
-        folder.map(Self).context("cannot create a temporary folder")
+impl WiredSystems {
+    fn new() -> Self {
+        Self { runtime: Arc::new(Tokio::current()) }
     }
 
-    fn path(&self) -> &Path {
-        self.0.path()
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.runtime)
     }
+}
 
-    fn keep_or_remove(self, keep: bool) -> Result<()> {
-        if keep {
-            println!("\nFiles of this run: {}", self.0.keep().display());
-            return Ok(());
+#[async_trait]
+impl Systems for WiredSystems {
+    fn check_store(&self, url: &str) -> Result<()> {
+        if url.parse::<StoreUrl>()?.ends_with_process() {
+            bail!("two gateways cannot share memory:; name another store");
         }
-        self.0.close().context("cannot remove the temporary folder")
+        Ok(())
+    }
+
+    async fn source(&self, url: &str, lease: Duration) -> Result<Box<dyn Source>> {
+        Ok(url.parse::<SourceUrl>()?.open(self.runtime(), lease).await?)
+    }
+
+    async fn sink(&self, url: &str) -> Result<Arc<dyn Sink>> {
+        Ok(EventSink { place: url.parse()?, template: None }.open(self.runtime()).await?)
+    }
+
+    fn outbox(&self, database: &str) -> Result<Arc<dyn OutboxUpkeep>> {
+        let opened = outbox::create(&database.parse()?, self.runtime(), false).map_err(|error| error.error)?;
+        Ok(opened.upkeep)
+    }
+
+    fn dead_letters(&self, database: &str) -> Result<Arc<dyn DeadLetterStore>> {
+        dead::create(&database.parse()?, self.runtime()).map_err(|error| error.error)
     }
 }

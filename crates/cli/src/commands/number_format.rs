@@ -13,12 +13,6 @@ pub(crate) fn grouped(number: impl Into<u64>) -> String {
     grouped
 }
 
-/// Formats an amount in cents.
-#[cfg(feature = "sqlite")]
-pub(crate) fn money(cents: u64) -> String {
-    format!("{}.{:02}", grouped(cents / 100), cents % 100)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,11 +23,5 @@ mod tests {
         for (number, text) in cases {
             assert_eq!(grouped(number as u64), text);
         }
-    }
-
-    #[cfg(feature = "sqlite")]
-    #[test]
-    fn money_has_two_digits_after_the_point() {
-        assert_eq!(money(123_405), "1,234.05");
     }
 }

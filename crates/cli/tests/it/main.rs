@@ -17,7 +17,7 @@ mod config;
 mod dashboard;
 mod dead;
 mod dead_letters;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "demo")]
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
