@@ -102,7 +102,7 @@ pub(super) fn documents_name_what_exists(tree: &SourceTree) -> Vec<Violation> {
 }
 
 /// The block ` ```map ` of ARCHITECTURE.md: a line without indentation names a folder, and indented lines name what is
-/// in it. A line whose text begins with `future:` names what does not exist yet.
+/// in it.
 pub(super) fn the_map_is_true(tree: &SourceTree) -> Vec<Violation> {
     let document = "ARCHITECTURE.md";
     let mut violations = Vec::new();
@@ -112,15 +112,13 @@ pub(super) fn the_map_is_true(tree: &SourceTree) -> Vec<Violation> {
     for (number, line) in inside {
         // Names and text are in columns, with at least two blanks between them.
         let columns: Vec<&str> = line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
-        let Some((text, names)) = columns.split_last() else { continue };
-        let is_future = text.starts_with("future: ");
+        let Some((_, names)) = columns.split_last() else { continue };
         if !line.starts_with(' ') {
             folder = names.first().copied().unwrap_or_default();
         }
         let base = if line.starts_with(' ') { folder } else { "" };
-        let wrong = names.iter().map(|name| format!("{base}{name}")).filter(|path| tree.has(path) == is_future);
-        let state = if is_future { "exists" } else { "does not exist" };
-        violations.extend(wrong.map(|path| Violation::new(document, number, format!("`{path}` {state}"))));
+        let absent = names.iter().map(|name| format!("{base}{name}")).filter(|path| !tree.has(path));
+        violations.extend(absent.map(|path| Violation::new(document, number, format!("`{path}` does not exist"))));
     }
     violations
 }
