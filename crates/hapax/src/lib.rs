@@ -31,9 +31,9 @@
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
 //! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `KafkaSink`: events to Kafka; `kafka-tls` adds TLS and SCRAM |
 //! | `nats` | `brokers::NatsSource`: messages from NATS JetStream; `NatsSink`: events to it |
-//! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
-//! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
-//! | `sqlite` | `stores::Sqlite`: records in one file |
+//! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
+//! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
+//! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
 //! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |

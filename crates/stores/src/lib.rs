@@ -3,11 +3,11 @@
 //!
 //! | feature | store |
 //! |---|---|
-//! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts |
-//! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
-//! | `sqlite` | [`Sqlite`]: one file, for one host; Linux and macOS only |
+//! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts; its ledger, outbox and dead letters |
+//! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
+//! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL |
-//! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
+//! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
 
 #[cfg(all(feature = "sqlite", not(unix)))]
 compile_error!(
