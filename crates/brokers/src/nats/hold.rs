@@ -66,6 +66,7 @@ impl Hold {
         let (ended, consumer, here, sleeping) =
             (Arc::downgrade(&is_over), consumer.clone(), Arc::clone(here), Arc::clone(runtime));
         runtime.spawn(Box::pin(async move {
+            // The flag is weak here: the task ends once the hold is dropped.
             while let Some(ended) = ended.upgrade() {
                 if look(&consumer, &here).await.is_ok_and(|(_, is_complete)| is_complete) {
                     ended.store(true, Ordering::Release);
@@ -115,6 +116,7 @@ async fn look(consumer: &Consumer<pull::Config>, here: &Here) -> Result<(consume
     // What arrives or ends meanwhile may be in the count of the server or not.
     let before = here.lock().clone();
     let info = connect::info(consumer).await?;
+    // Only those that were here before and after the answer are surely in its count.
     let stayed = before.intersection(&here.lock()).count();
     let is_complete = info.num_ack_pending <= stayed;
     Ok((info, is_complete))

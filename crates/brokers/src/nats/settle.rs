@@ -106,6 +106,7 @@ impl NatsSettle {
             return Err(not_applied("the source is closed"));
         }
         if id.lane != self.lane {
+            // A delivery of another source, or of an earlier generation: a late settlement does nothing.
             return Ok(());
         }
         let kind = match settlement {
@@ -118,14 +119,17 @@ impl NatsSettle {
         };
         let number = id.number;
         if matches!(kind, AckKind::Progress) {
+            // A delivery that was settled meanwhile has no lease to extend.
             return if self.open.lock().contains(&number) { self.send(id, kind).await } else { Ok(()) };
         }
+        // Removed before the request, so that two settlements at once send one.
         if !self.open.lock().remove(&number) {
             return Ok(());
         }
         self.leaves(&id);
         let settled = self.send(id, kind).await;
         if settled.is_err() {
+            // The worker tries again.
             self.open.lock().insert(number);
         }
         settled

@@ -18,8 +18,8 @@ const DISLIKED: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long others wait at most before they ask again, while a request finds out whether the endpoint works again. It
-/// may take one at any moment, and then there is nothing to wait for.
+/// How long others wait at most before they ask again, while a probe finds out whether the endpoint works again. The
+/// probe may succeed at any moment.
 const WHILE_PROBED: Duration = Duration::from_secs(1);
 
 /// What the last requests have shown about an endpoint.
@@ -101,6 +101,7 @@ impl EndpointHealth {
         let mut fate = meaning.event;
         let change = match meaning.endpoint {
             EndpointSign::Works => self.close(meaning.event == EventFate::Taken),
+            // It answers, so it works: it only asks for a pause.
             EndpointSign::Busy => {
                 self.hold(now + meaning.after);
                 self.close(false)
@@ -111,6 +112,7 @@ impl EndpointHealth {
                 self.fail(ticket, now)
             }
             EndpointSign::DislikesEvent if self.takes_nothing(event) => {
+                // The endpoint is at fault, not the event: keep the event, and open the breaker at once.
                 fate = EventFate::NotTaken;
                 self.failures = FAILURES;
                 self.fail(ticket, now)
@@ -135,6 +137,7 @@ impl EndpointHealth {
 
     fn close(&mut self, is_taken: bool) -> HealthChange {
         self.failures = 0;
+        // A refusal shows that the endpoint answers, but not that it takes any event.
         if is_taken {
             self.disliked.clear();
         }

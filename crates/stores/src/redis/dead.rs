@@ -123,6 +123,7 @@ impl RedisDeadLetters {
 impl DeadLetters for RedisDeadLetters {
     async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
         let mut results = Vec::new();
+        // One after the other: each letter has a result of its own.
         for letter in &letters {
             results.push(self.put_one(letter).await);
         }
@@ -184,7 +185,7 @@ impl DeadLetterStore for RedisDeadLetters {
         let taken = taken.into_iter().map(stored::taken).collect::<Result<Vec<_>>>()?;
         let (marked, left_out) = readable(taken);
         if !left_out.is_empty() {
-            // Nobody processes them, so they can be dropped.
+            // This release cannot read them. They count as taken by no worker, so that an operator can drop them.
             self.postpone(&left_out, lease).await?;
         }
         Ok(marked)
@@ -199,6 +200,7 @@ impl DeadLetterStore for RedisDeadLetters {
     }
 
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
+        // With its mark: a letter that was written or marked again meanwhile stays.
         let marks: Vec<String> = redriven.iter().map(|(_, marked_at)| marked_at.0.to_string()).collect();
         let pairs = redriven.iter().zip(&marks).flat_map(|((id, _), mark)| [&id.as_bytes()[..], mark.as_bytes()]);
         self.run(include_str!("dead/finish.lua"), &pairs.collect::<Vec<_>>()).await.map(drop)

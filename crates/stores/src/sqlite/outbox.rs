@@ -165,6 +165,7 @@ impl Outbox for SqliteOutbox {
             let marked = in_transaction(connection, |transaction| {
                 statements::mark(transaction, &rows, republications, runtime.wall_now())
             });
+            // The other writes of this connection, a parked key for instance, must survive a loss of power.
             connection.pragma_update(None, "synchronous", "full").map_err(not_applied)?;
             marked
         };
@@ -262,6 +263,7 @@ fn sweep_step(
     let ids = statements::ids(connection).map_err(not_applied)?;
     let from = swept_to.load(Ordering::Acquire);
     let Some((first, _)) = ids.filter(|(_, last)| from <= *last) else {
+        // Rows behind this place get old, too: the next sweep begins with the first one.
         swept_to.store(0, Ordering::Release);
         return Ok(None);
     };
@@ -276,6 +278,7 @@ fn sweep_step(
             old.iter().map(sweep).sum::<rusqlite::Result<usize>>()
         })?
     };
+    // A full step may have left old rows of these ids: the next one begins with them again.
     if old.len() < limit {
         swept_to.store(to, Ordering::Release);
     }
