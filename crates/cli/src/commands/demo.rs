@@ -70,11 +70,11 @@ impl Systems for WiredSystems {
     }
 
     fn outbox(&self, database: &str) -> Result<Arc<dyn OutboxUpkeep>> {
-        let opened = outbox::create(&database.parse()?, self.runtime(), false).map_err(|error| error.error)?;
+        let opened = outbox::create(&database.parse()?, self.runtime(), false).map_err(CommandError::into_error)?;
         Ok(opened.upkeep)
     }
 
     fn dead_letters(&self, database: &str) -> Result<Arc<dyn DeadLetterStore>> {
-        dead::create(&database.parse()?, self.runtime()).map_err(|error| error.error)
+        dead::create(&database.parse()?, self.runtime()).map_err(CommandError::into_error)
     }
 }
