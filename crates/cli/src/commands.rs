@@ -4,6 +4,7 @@ pub(crate) mod dead;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod gateway;
+mod instant;
 pub(crate) mod journal;
 pub(crate) mod keys;
 pub(crate) mod manual;
@@ -11,7 +12,7 @@ pub(crate) mod migrate;
 mod number_format;
 pub(crate) mod outbox;
 pub(crate) mod plan;
-pub(crate) mod print;
+mod print;
 pub(crate) mod reconcile;
 pub(crate) mod relay;
 pub(crate) mod worker;

@@ -6,6 +6,7 @@ mod commands;
 mod config;
 mod files;
 mod gateway;
+mod place;
 mod relay;
 mod serve;
 mod store;

@@ -9,18 +9,21 @@
 //! dead.rs     dead letters: list, show, redrive, drop
 //! outbox.rs   the outbox: what waits, parked keys, republish
 //! policy.rs   what this process does, under which policy
+//! values.rs   times, bytes and text; ordering_key.rs has keys of the outbox as text
 //! audit.rs    the file to which every write appends its events
 //! ```
 
 pub(crate) mod audit;
 pub(crate) mod call;
-mod dead;
+pub(crate) mod dead;
 mod guard;
-mod outbox;
+pub(crate) mod ordering_key;
+pub(crate) mod outbox;
 mod policy;
 mod record;
 pub(crate) mod records;
 pub(crate) mod serve;
+pub(crate) mod values;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +38,7 @@ use audit::AuditFile;
 use call::{ApiCall, ReadEndpoint, WriteEndpoint, WriteTarget};
 use records::RecordDesk;
 
-use crate::commands::print::exact_time;
+use crate::admin::api::values::exact_time;
 
 pub(crate) use guard::Requester;
 pub(crate) use policy::{PolicyDescription, policy_fields};

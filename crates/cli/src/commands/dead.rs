@@ -18,7 +18,6 @@ use super::print::line;
 use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
-pub(crate) use print::{letter_fields, listed_letter};
 
 /// The arguments of `hapax dead`.
 #[derive(Debug, clap::Args)]

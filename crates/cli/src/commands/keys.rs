@@ -1,7 +1,5 @@
 //! `hapax keys`: lists records, shows one, and resolves, reopens, releases and removes them.
 
-mod client;
-mod place;
 mod print;
 mod which;
 mod write;
@@ -15,8 +13,9 @@ use hapax::OperationId;
 use serde_json::Value;
 
 use super::print::line;
+use crate::place::{KeysPlace, PlaceArgs};
 use crate::serve::exit::CommandError;
-use place::{KeysPlace, PlaceArgs};
+
 use which::{KeyArgs, ListFilter};
 use write::{PurgeArgs, ResolveArgs, WriteArgs};
 

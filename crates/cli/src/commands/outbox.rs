@@ -1,7 +1,6 @@
 //! `hapax outbox`: lists the keys that wait for an operator, shows an event, lets keys go on, drops an event that was
 //! refused, and publishes events again.
 
-mod key;
 mod print;
 mod republish;
 
@@ -14,15 +13,13 @@ use hapax::outbox::{OutboxUpkeep, ParkedKey};
 use hapax::runtime::Tokio;
 
 use super::print::line;
+use crate::admin::api::ordering_key::OrderingKey;
+use crate::admin::api::outbox::{MAX_COUNTED, STEP};
 use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::outbox;
 use crate::store::wiring::tables::SCHEMES;
-pub(crate) use key::OrderingKey;
-pub(crate) use print::{counted, event_fields, parked_key};
 use republish::RepublishArgs;
-pub(super) use republish::instant;
-pub(crate) use republish::timestamp;
 
 /// The arguments of `hapax outbox`.
 #[derive(Debug, clap::Args)]
@@ -125,12 +122,6 @@ struct DropEventArgs {
 
 /// How many parked keys one request returns.
 const PAGE: usize = 200;
-
-/// How many rows one request opens.
-pub(crate) const STEP: usize = 1000;
-
-/// Counting reads each row that it counts.
-pub(crate) const MAX_COUNTED: u64 = 1_000_000;
 
 pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
     match args.action {

@@ -1,10 +1,8 @@
 //! What commands print for operators.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
 
-use hapax::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::serve::exit::CommandError;
 use crate::serve::logs::escape_controls;
@@ -32,32 +30,4 @@ pub(crate) fn object(fields: Map<String, Value>, as_json: bool) -> String {
         format!("{name}: {}", escape_controls(&text))
     });
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Text as a string, and other bytes as `{"hex": digits}`.
-pub(crate) fn text_or_hexadecimal(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "hex": hexadecimal(bytes) }),
-    }
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The time in the form of RFC 3339, in milliseconds.
-pub(crate) fn time(time: Timestamp) -> String {
-    humantime::format_rfc3339_millis(system_time(time)).to_string()
-}
-
-/// The time in the form of RFC 3339, in microseconds, so that a command which gets it back means the same time.
-pub(crate) fn exact_time(time: Timestamp) -> String {
-    humantime::format_rfc3339_micros(system_time(time)).to_string()
-}
-
-fn system_time(time: Timestamp) -> SystemTime {
-    // A time that the system cannot express is damaged; the largest one shows that.
-    let largest = Duration::from_secs(253_402_300_799);
-    SystemTime::UNIX_EPOCH + time.since(Timestamp(0)).min(largest)
 }

@@ -17,7 +17,7 @@ use anyhow::anyhow;
 use hapax::Timestamp;
 use hapax::runtime::Tokio;
 
-use crate::commands::outbox::instant;
+use crate::commands::instant::instant;
 use crate::serve::exit::CommandError;
 use crate::store::wiring::tables::{SCHEMES, Tables};
 use crate::store::wiring::{self, StoreUrl, schemes};

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::admin::api::call::{ListEvents, WriteEndpoint};
+use crate::admin::api::values::{hexadecimal, time};
 use crate::admin::api::{ApiError, Requester};
-use crate::commands::print::{hexadecimal, time};
 use crate::files::{Links, open_appended, open_to_append};
 
 /// The name of the file in the directory of a store.

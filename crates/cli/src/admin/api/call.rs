@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::admin::api::ApiError;
 use crate::admin::api::call::body::WriteBody;
 use crate::admin::api::call::query::Query;
+use crate::admin::api::ordering_key::OrderingKey;
 use crate::admin::api::record::RecordFilter;
-use crate::commands::outbox::OrderingKey;
 
 mod body;
 mod query;

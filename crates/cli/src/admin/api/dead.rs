@@ -1,14 +1,15 @@
 //! Dead letters, for operators.
 
-use hapax::broker::{DeadLetterId, DeadLetterStore, LetterChange, ListedReason};
+use hapax::broker::{
+    DeadLetter, DeadLetterId, DeadLetterStore, KeptLetter, LetterChange, ListedLetter, ListedReason, Position,
+};
 use hapax::runtime::{Runtime, Tokio};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::admin::api::call::{LetterAction, LetterWrite, ListLetters};
+use crate::admin::api::values::{exact_time, text_or_hexadecimal, time};
 use crate::admin::api::{ApiError, within_deadline};
-use crate::commands::dead::{letter_fields, listed_letter};
-use crate::commands::print::exact_time;
 
 pub(super) async fn list(letters: &dyn DeadLetterStore, ask: &ListLetters) -> Result<Value, ApiError> {
     let page = within_deadline(letters.list(ask.after.as_ref(), ask.limit)).await?;
@@ -59,4 +60,60 @@ pub(super) async fn act(
 
 fn missing() -> ApiError {
     ApiError::not_found("there is no dead letter with this id")
+}
+
+/// A letter of a list.
+pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
+    json!({
+        "id": letter.id.to_string(),
+        "reason": letter.reason.as_str(),
+        "attempts": letter.attempts,
+        "source": letter.source,
+        "time": time(letter.at),
+        "namespace": letter.namespace,
+        "operation": letter.operation.map(|operation| operation.to_string()),
+        "payload_bytes": letter.size,
+        "redrive_at": letter.marked_at.map(time),
+        "seen": letter.seen.to_string(),
+        "cursor": letter.cursor.as_str(),
+    })
+}
+
+/// All that is known of a letter.
+pub(crate) fn letter_fields(kept: &KeptLetter, with_payload: bool) -> Map<String, Value> {
+    let mut fields = fields(&kept.letter);
+    fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
+    fields.insert("seen".into(), json!(kept.seen.to_string()));
+    if with_payload {
+        fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
+    }
+    fields
+}
+
+fn fields(letter: &DeadLetter) -> Map<String, Value> {
+    let message = &letter.message;
+    let headers: Vec<Value> =
+        message.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
+    let coordinates = message.coordinates.as_ref();
+    let position = coordinates.map(|coordinates| match &coordinates.position {
+        Position::Number(number) => json!(number),
+        Position::Id(id) => text_or_hexadecimal(id),
+    });
+    let fields = [
+        ("id", json!(letter.id.to_string())),
+        ("reason", json!(letter.reason.as_str())),
+        ("attempts", json!(letter.attempts)),
+        ("source", json!(&*letter.source)),
+        ("time", json!(time(letter.at))),
+        ("namespace", json!(&*letter.namespace)),
+        ("operation", json!(letter.operation.map(|operation| operation.to_string()))),
+        ("origin", json!(coordinates.map(|coordinates| &*coordinates.origin))),
+        ("partition", json!(coordinates.map(|coordinates| coordinates.partition))),
+        ("position", position.unwrap_or_default()),
+        ("sent_at", json!(message.timestamp.map(time))),
+        ("ordering_key", message.ordering_key.as_deref().map(text_or_hexadecimal).unwrap_or_default()),
+        ("headers", Value::Array(headers)),
+        ("payload_bytes", json!(message.payload.len())),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

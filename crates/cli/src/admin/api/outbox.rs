@@ -1,14 +1,20 @@
 //! The outbox, for operators.
 
-use hapax::outbox::{OutboxUpkeep, ParkedKey, RowId};
+use hapax::outbox::{OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, RowId, RowState};
 use hapax::{EventId, Timestamp};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::admin::api::call::{ListParked, OutboxAction};
+use crate::admin::api::ordering_key::OrderingKey;
+use crate::admin::api::values::{exact_time, hexadecimal, text_or_hexadecimal, time};
 use crate::admin::api::{ApiError, within_deadline};
-use crate::commands::outbox::{MAX_COUNTED, STEP, counted, event_fields, parked_key};
-use crate::commands::print::{exact_time, hexadecimal};
+
+/// How many rows one request opens.
+pub(crate) const STEP: usize = 1000;
+
+/// Counting reads each row that it counts.
+pub(crate) const MAX_COUNTED: u64 = 1_000_000;
 
 /// How many times [`STEP`] rows one call opens or looks at. A longer write continues with another call.
 const STEPS: usize = 20;
@@ -93,4 +99,50 @@ async fn resume(outbox: &dyn OutboxUpkeep, key: &[u8]) -> Result<Value, ApiError
         }
     }
     Ok(json!({ "rows": rows, "is_complete": false }))
+}
+
+/// A parked key of a list.
+pub(crate) fn parked_key(parked: &ParkedKey) -> Value {
+    json!({
+        "key": OrderingKey::new(parked.key.clone()).to_string(),
+        "event": parked.event.to_string(),
+        "row": parked.row.0,
+        "topic": parked.topic,
+        "reason": parked.reason,
+        "time": time(parked.parked_at),
+    })
+}
+
+pub(crate) fn counted(counts: &OutboxCounts) -> Value {
+    let seconds = counts.oldest.map(|age| age.as_secs());
+    json!({ "open": counts.open, "oldest_seconds": seconds, "parked_keys": counts.parked_keys })
+}
+
+/// All that is known of an event.
+pub(crate) fn event_fields(row: (RowId, RowState, &OutgoingEvent), with_payload: bool) -> Map<String, Value> {
+    let (id, state, event) = row;
+    let headers: Vec<Value> =
+        event.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
+    let key = event.ordering_key.clone().map(|key| OrderingKey::new(key).to_string());
+    let fields = [
+        ("id", json!(event.id.to_string())),
+        ("state", json!(state.as_str())),
+        ("row", json!(id.0)),
+        ("topic", json!(event.topic)),
+        ("key", json!(key)),
+        ("time", json!(time(event.created_at))),
+        ("namespace", json!(event.namespace)),
+        ("operation", json!(event.operation.map(|operation| operation.to_string()))),
+        ("number", json!(event.number)),
+        ("type", json!(event.kind)),
+        ("source", json!(event.source)),
+        ("content_type", json!(event.content_type)),
+        ("headers", Value::Array(headers)),
+        ("payload_bytes", json!(event.payload.len())),
+    ];
+    let mut fields: Map<String, Value> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    if with_payload {
+        fields.insert("payload".into(), text_or_hexadecimal(&event.payload));
+    }
+    fields
 }

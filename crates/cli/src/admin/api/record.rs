@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::admin::api::ApiError;
 use crate::admin::api::call::URN;
-use crate::commands::print::time;
+use crate::admin::api::values::time;
 
 pub(super) use advice::refusal;
 pub(super) use answer::shown_answer;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::admin::api::call::{FoundOutcome, ListRecords, RecordAction, RecordChange};
 use crate::admin::api::record::{SeenRecord, refusal, shown_answer};
+use crate::admin::api::values::hexadecimal;
 use crate::admin::api::{ApiError, within_deadline};
-use crate::commands::print::hexadecimal;
 use crate::store::wiring::OpenedStore;
 use crate::worker::target::PROCESSED;
 

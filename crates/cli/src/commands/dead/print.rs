@@ -1,8 +1,10 @@
-use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason, Position};
+use hapax::broker::{DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason};
 use serde_json::{Map, Value, json};
 
+use crate::admin::api::dead::{letter_fields, listed_letter};
+use crate::admin::api::values::{exact_time, time};
 use crate::commands::dead::FoundLetter;
-use crate::commands::print::{exact_time, object, text_or_hexadecimal, time};
+use crate::commands::print::object;
 use crate::serve::logs::escape_controls;
 
 pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
@@ -13,22 +15,6 @@ pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
     let attempts = if letter.attempts == 1 { "1 attempt".into() } else { format!("{} attempts", letter.attempts) };
     let (source, reason) = (escape_controls(&letter.source), escape_controls(letter.reason.as_str()));
     format!("{}  {}  {reason:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id)
-}
-
-pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
-    json!({
-        "id": letter.id.to_string(),
-        "reason": letter.reason.as_str(),
-        "attempts": letter.attempts,
-        "source": letter.source,
-        "time": time(letter.at),
-        "namespace": letter.namespace,
-        "operation": letter.operation.map(|operation| operation.to_string()),
-        "payload_bytes": letter.size,
-        "redrive_at": letter.marked_at.map(time),
-        "seen": letter.seen.to_string(),
-        "cursor": letter.cursor.as_str(),
-    })
 }
 
 /// The result of a write to a letter. `done` is `marked` or `dropped`.
@@ -68,43 +54,4 @@ pub(super) fn passed_over(letter: &FoundLetter, as_json: bool) -> String {
 
 pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
     object(letter_fields(kept, with_payload), as_json)
-}
-
-/// All that is known of a letter.
-pub(crate) fn letter_fields(kept: &KeptLetter, with_payload: bool) -> Map<String, Value> {
-    let mut fields = fields(&kept.letter);
-    fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
-    fields.insert("seen".into(), json!(kept.seen.to_string()));
-    if with_payload {
-        fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
-    }
-    fields
-}
-
-fn fields(letter: &DeadLetter) -> Map<String, Value> {
-    let message = &letter.message;
-    let headers: Vec<Value> =
-        message.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
-    let coordinates = message.coordinates.as_ref();
-    let position = coordinates.map(|coordinates| match &coordinates.position {
-        Position::Number(number) => json!(number),
-        Position::Id(id) => text_or_hexadecimal(id),
-    });
-    let fields = [
-        ("id", json!(letter.id.to_string())),
-        ("reason", json!(letter.reason.as_str())),
-        ("attempts", json!(letter.attempts)),
-        ("source", json!(&*letter.source)),
-        ("time", json!(time(letter.at))),
-        ("namespace", json!(&*letter.namespace)),
-        ("operation", json!(letter.operation.map(|operation| operation.to_string()))),
-        ("origin", json!(coordinates.map(|coordinates| &*coordinates.origin))),
-        ("partition", json!(coordinates.map(|coordinates| coordinates.partition))),
-        ("position", position.unwrap_or_default()),
-        ("sent_at", json!(message.timestamp.map(time))),
-        ("ordering_key", message.ordering_key.as_deref().map(text_or_hexadecimal).unwrap_or_default()),
-        ("headers", Value::Array(headers)),
-        ("payload_bytes", json!(message.payload.len())),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

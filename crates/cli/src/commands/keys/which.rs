@@ -7,11 +7,11 @@ use anyhow::{Context, anyhow};
 use hapax::{Identity, Key, RecordKey, Scope};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::place::KeysPlace;
 use super::{duration, file};
 use crate::admin::api::call::record_key;
 use crate::config::secret_identity;
 use crate::files;
+use crate::place::KeysPlace;
 use crate::serve::exit::CommandError;
 
 /// Which records a list has, and which ones are written many at once.

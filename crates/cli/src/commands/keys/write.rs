@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use serde_json::{Map, Value, json};
 
-use super::place::{KeysPlace, PlaceArgs};
 use super::which::ListFilter;
 use super::{Pages, file, print};
 use crate::admin::api::ApiError;
-use crate::commands::print::{line, text_or_hexadecimal};
+use crate::admin::api::values::text_or_hexadecimal;
+use crate::commands::print::line;
 use crate::files;
+use crate::place::{KeysPlace, PlaceArgs};
 use crate::serve::exit::CommandError;
 
 #[derive(Debug, clap::Args)]

@@ -1,14 +1,17 @@
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use hapax::Timestamp;
 use hapax::outbox::RowId;
 use serde_json::json;
 
+use super::OutboxPlace;
 use super::print::plural;
-use super::{OutboxPlace, STEP};
-use crate::commands::print::{line, time};
+use crate::admin::api::outbox::STEP;
+use crate::admin::api::values::time;
+use crate::commands::instant::instant;
+use crate::commands::print::line;
 use crate::serve::exit::{CommandError, request};
 
 #[derive(Debug, clap::Args)]
@@ -61,18 +64,4 @@ pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> 
         format!("{} to be published again", plural(opened, "row"))
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads a time, or how long ago it is.
-pub(in crate::commands) fn instant(text: &str) -> Result<Timestamp, String> {
-    if let Ok(at) = humantime::parse_rfc3339(text) {
-        return Ok(timestamp(at));
-    }
-    let ago = humantime::parse_duration(text).ok().and_then(|ago| SystemTime::now().checked_sub(ago));
-    ago.map(timestamp).ok_or_else(|| "write a time as 2026-01-31T12:00:00Z, or how long ago it is, as 2h".into())
-}
-
-pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -9,7 +9,7 @@ use hapax::store::RecordStatus;
 use hapax::{ErrorKind, RecordKey};
 
 use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject, ReconcileReport};
-use crate::commands::outbox::OrderingKey;
+use crate::admin::api::ordering_key::OrderingKey;
 use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::OpenedStore;
 use crate::store::wiring::outbox::OpenedOutbox;

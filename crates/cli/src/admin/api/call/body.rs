@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::OutboxAction;
 use crate::admin::api::ApiError;
-use crate::commands::outbox::OrderingKey;
-use crate::commands::outbox::timestamp;
+use crate::admin::api::ordering_key::OrderingKey;
+use crate::admin::api::values::timestamp;
 
 /// The members of the body of a write. [`end`](WriteBody::end) refuses those that nobody asked for.
 #[derive(Debug)]

@@ -2,7 +2,7 @@ use hapax::Completion;
 use hapax::http::RecordedResponse;
 use serde_json::{Value, json};
 
-use crate::commands::print::text_or_hexadecimal;
+use crate::admin::api::values::text_or_hexadecimal;
 
 /// A recorded answer: a response, the outcome of a message, or bytes of another service.
 pub(in crate::admin::api) fn shown_answer(completion: &Completion) -> Value {

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use crate::commands::print::hexadecimal;
+use crate::admin::api::values::hexadecimal;
 
 /// An ordering key on the command line. It is any bytes: plain text is itself, and everything else is `hex:` and its
 /// digits. Each key has one form, and each form is one key.

@@ -1,5 +1,7 @@
 //! Where the records are: behind the admin API of a process, or in a store.
 
+mod remote;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +10,6 @@ use hapax::Settings;
 use hapax::runtime::Tokio;
 use serde_json::{Map, Value};
 
-use super::client::AdminClient;
 use crate::admin::api::audit::{AuditFile, INCOMPLETE};
 use crate::admin::api::call::ApiCall;
 use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
@@ -16,10 +17,11 @@ use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::config::audit_file_of;
 use crate::serve::exit::CommandError;
 use crate::store::wiring::{self, StoreUrl, schemes};
+use remote::AdminClient;
 
 /// Where the records are.
 #[derive(Debug, clap::Args)]
-pub(super) struct PlaceArgs {
+pub(crate) struct PlaceArgs {
     /// The admin address of a gateway or a worker: http://127.0.0.1:8081
     #[arg(long, value_name = "URL", conflicts_with = "store")]
     admin: Option<http::Uri>,
@@ -45,12 +47,12 @@ pub(super) struct PlaceArgs {
 
     /// Print one JSON object a line
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// The records, opened.
 #[derive(Debug)]
-pub(super) struct KeysPlace {
+pub(crate) struct KeysPlace {
     access: RecordAccess,
     /// The flags that name this place, for a command that the operator may run next.
     flags: String,
@@ -64,7 +66,7 @@ enum RecordAccess {
 }
 
 impl PlaceArgs {
-    pub(super) async fn open(&self) -> Result<KeysPlace, CommandError> {
+    pub(crate) async fn open(&self) -> Result<KeysPlace, CommandError> {
         let access = match (&self.admin, &self.store) {
             (Some(url), _) => {
                 RecordAccess::Listener(Box::new(AdminClient::new(url, self.admin_token_file.as_deref())?))
@@ -116,7 +118,7 @@ impl PlaceArgs {
 }
 
 impl KeysPlace {
-    pub(super) async fn get(&self, path: &str, query: &str) -> Result<Value, CommandError> {
+    pub(crate) async fn get(&self, path: &str, query: &str) -> Result<Value, CommandError> {
         let answer = match &self.access {
             RecordAccess::Listener(client) => client.get(path, query).await?,
             RecordAccess::Store(api) => {
@@ -128,7 +130,7 @@ impl KeysPlace {
     }
 
     /// Writes. The inner error is the refusal of one record; a command on many goes on.
-    pub(super) async fn post(
+    pub(crate) async fn post(
         &self,
         path: &str,
         body: Map<String, Value>,
@@ -143,13 +145,13 @@ impl KeysPlace {
         }
     }
 
-    pub(super) async fn namespace(&self) -> Result<String, CommandError> {
+    pub(crate) async fn namespace(&self) -> Result<String, CommandError> {
         let policy = self.get("policy", "").await?;
         Ok(policy["namespace"].as_str().unwrap_or_default().to_owned())
     }
 
     /// The error of a command, with the exit code of its kind, and the command that would work here.
-    pub(super) fn failure(&self, error: ApiError) -> CommandError {
+    pub(crate) fn failure(&self, error: ApiError) -> CommandError {
         let command = error.command.map_or(String::new(), |command| format!("; run: {command}{}", self.flags));
         let told = anyhow!("{}{command}", error.detail);
         match error.status.as_u16() {
