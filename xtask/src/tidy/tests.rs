@@ -55,6 +55,17 @@ fn core_takes_sync_and_macros_from_tokio() {
 }
 
 #[test]
+fn only_the_entry_point_and_commands_use_commands() {
+    let rule = nothing_depends_on_commands;
+    for bad in ["use crate::commands::print::line;", "use super::commands::dead;", "crate::commands::run();"] {
+        refuses(rule, "crates/cli/src/admin/api.rs", bad);
+        accepts(rule, "crates/cli/src/main.rs", bad);
+        accepts(rule, "crates/cli/src/commands/dead/print.rs", bad);
+    }
+    accepts(rule, "crates/cli/src/place.rs", "use crate::serve::exit::CommandError; fn commands() {}");
+}
+
+#[test]
 fn the_runtime_takes_what_it_needs_from_tokio() {
     accepts(core_takes_little_from_tokio, "crates/core/src/runtime.rs", "use tokio::time::sleep;");
     accepts(core_takes_little_from_tokio, "crates/core/src/runtime/tokio.rs", "tokio::spawn(a);");

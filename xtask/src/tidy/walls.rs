@@ -84,6 +84,17 @@ const ADAPTERS: &[(&str, &str)] = &[
     ("crates/http/Cargo.toml", "hapax_http"),
 ];
 
+/// `main.rs` picks a command. What two commands share is in a folder below them.
+pub(super) fn nothing_depends_on_commands(tree: &SourceTree) -> Vec<Violation> {
+    paths_in(tree, BINARY, |file, path| {
+        let is_above = file == "crates/cli/src/main.rs" || is_module(file, "crates/cli/src/commands");
+        let name = path.segments.iter().find(|segment| !["crate", "self", "super"].contains(*segment));
+        !is_above && name == Some(&"commands")
+    })
+}
+
+const BINARY: &str = "crates/cli/src/";
+
 /// A rule would pass for ever after the file that it guards has moved.
 pub(super) fn guarded_places_exist(tree: &SourceTree) -> Vec<Violation> {
     missing(
@@ -92,6 +103,8 @@ pub(super) fn guarded_places_exist(tree: &SourceTree) -> Vec<Violation> {
             CORE_MANIFEST,
             "crates/core/src/machine.rs",
             "crates/core/src/runtime.rs",
+            "crates/cli/src/commands.rs",
+            "crates/cli/src/main.rs",
             "crates/stores/src/",
             "crates/stores/Cargo.toml",
             "crates/http/Cargo.toml",
