@@ -9,30 +9,30 @@
 //!
 //! With servers, the three files are a store, one database and a broker.
 //!
-//! `ingest.rs`, `worker.rs` and `consumer.rs` are the services, `system.rs` starts all processes, `faults.rs` kills and
+//! `ingest.rs`, `in_files/` and `on_servers/` are the services, `system.rs` starts all processes, `faults.rs` kills and
 //! pauses them, `collected.rs` gathers what is left, and `audit.rs` and `table.rs` judge it.
 
 mod audit;
 mod books;
 mod collected;
-mod consumer;
-mod database;
 mod delivery;
 mod faults;
+mod in_files;
 mod ingest;
 mod member;
-mod places;
-mod report;
+mod messages;
 #[cfg(feature = "postgres")]
-mod servers;
+mod on_servers;
 #[cfg(not(feature = "postgres"))]
 #[path = "pipeline/without_servers.rs"]
-mod servers;
+mod on_servers;
+mod places;
+mod report;
+mod rows;
 pub(super) mod service;
 mod shop;
 mod system;
 mod table;
-mod worker;
 
 use std::fmt;
 use std::path::Path;
@@ -92,7 +92,7 @@ impl Scenario {
             (Some(store), Some(database), Some(broker)) => {
                 let [store, database, broker] = [store, database, broker].map(String::clone);
                 let urls = ServerUrls { store, database, broker };
-                servers::check(&urls)?;
+                on_servers::check(&urls)?;
                 Some(urls)
             }
             _ => None,

@@ -37,8 +37,8 @@ impl Progress {
         }
     }
 
-    /// Waits until this payment may start. A payment may be ahead of the crashes by one crash, so that every crash finds
-    /// some running.
+    /// Waits until this payment may start. A payment may be ahead of the crashes by one crash, so that every crash
+    /// finds some running.
     pub(super) async fn wait_for_turn(&self, payment: u32) {
         let before = u64::from(payment) * u64::from(self.crashes_due) / u64::from(self.payments.max(1));
         wait_until(&self.crashes, u32::try_from(before).unwrap_or(u32::MAX)).await;

@@ -125,12 +125,18 @@ impl PaymentOrder {
 
     /// Returns the body of the request.
     pub(super) fn body(&self) -> Bytes {
-        let body = json!({
-            "payment": self.payment,
-            "amount_cents": self.amount_cents,
-            "nonce": self.nonce,
-        });
-        body.to_string().into()
+        self.fields().to_string().into()
+    }
+
+    /// The order as JSON, with an id under this name.
+    pub(super) fn json(&self, name: &str, id: i64) -> serde_json::Value {
+        let mut json = self.fields();
+        json[name] = id.into();
+        json
+    }
+
+    fn fields(&self) -> serde_json::Value {
+        json!({ "payment": self.payment, "amount_cents": self.amount_cents, "nonce": self.nonce })
     }
 
     /// Reads the order in a request body, a receipt or a line of the log.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use self::case::ClientCase;
 use super::collected::Collected;
-use super::database::{ChargeRow, ReceiptRow, RequestRow};
+use super::rows::{ChargeRow, ReceiptRow, RequestRow};
 
 /// The result of an audit.
 #[derive(Debug, Default)]

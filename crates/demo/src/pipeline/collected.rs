@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use super::Scenario;
 use super::books::Backlog;
-use super::database::{ChargeRow, ReceiptRow, RequestRow};
 use super::delivery::CaughtCopies;
 use super::member::Suffered;
+use super::rows::{ChargeRow, ReceiptRow, RequestRow};
 use super::shop::Shop;
 use super::system::Remains;
 use crate::OmittedLayer;

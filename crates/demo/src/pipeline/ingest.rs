@@ -1,7 +1,6 @@
 //! The ingest service: puts every order that arrives into the queue of the workers. It knows nothing of retries: a copy
 //! that reaches it becomes another message.
 
-use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax::broker::Message;
-use hapax::stores::SqliteQueue;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
-use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior};
-use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::database::{self, CHARGES, ENQUEUED};
+use super::places;
+use super::rows::ENQUEUED;
 use super::service::DemoServiceArgs;
 use crate::Systems;
 use crate::random::{RandomStream, RandomTopic, fresh_seed};
@@ -42,6 +36,7 @@ pub(super) trait Intake: Send + Sync + 'static {
     async fn take(&self, order: &PaymentOrder, operation: &str) -> Result<(i64, ServiceBehavior)>;
 }
 
+/// The ingest service.
 pub(in super::super) struct Ingest {
     seed: u64,
     intake: Box<dyn Intake>,
@@ -50,11 +45,7 @@ pub(in super::super) struct Ingest {
 
 impl Ingest {
     async fn open(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Self> {
-        let intake: Box<dyn Intake> = match args.file() {
-            Some(file) => Box::new(FileIntake::open(file, args.seed)?),
-            None => super::servers::intake(args, systems.sink(&args.sink).await?)?,
-        };
-        Ok(Self { seed: args.seed, intake, refusals: AtomicU64::new(0) })
+        Ok(Self { seed: args.seed, intake: places::intake(args, systems).await?, refusals: AtomicU64::new(0) })
     }
 
     /// Handles one request. It runs to its end even if the client closes the connection.
@@ -72,13 +63,7 @@ impl Ingest {
             ServiceBehavior::Busy => busy(),
             ServiceBehavior::Decline => declined(&self.refusal(), &order),
             ServiceBehavior::ChargeAndFail => failure(),
-            ServiceBehavior::Charge => {
-                let PaymentOrder { payment, amount_cents, nonce } = order;
-                let body = json!({
-                    "request": request, "payment": payment, "amount_cents": amount_cents, "nonce": nonce,
-                });
-                response(StatusCode::ACCEPTED, &body)
-            }
+            ServiceBehavior::Charge => response(StatusCode::ACCEPTED, &order.json("request", request)),
         }
     }
 
@@ -88,57 +73,12 @@ impl Ingest {
     }
 }
 
-/// The shop in a file. The queue is in it, too.
-struct FileIntake {
-    seed: u64,
-    shop: Mutex<Connection>,
-    queue: SqliteQueue,
-}
-
-impl FileIntake {
-    fn open(shop: &Path, seed: u64) -> Result<Self> {
-        Ok(Self { seed, shop: Mutex::new(database::open_shop(shop)?), queue: SqliteQueue::new(CHARGES)? })
-    }
-
-    /// Request and message are in one transaction.
-    fn write(&self, order: &PaymentOrder, operation: &str) -> Result<(i64, ServiceBehavior)> {
-        let mut shop = self.shop.lock();
-        let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let arrival = database::count_requests(&transaction, order.payment)?;
-        let behavior = ServiceBehavior::new(self.seed, order.payment, arrival);
-        let result = result(behavior);
-        if result == ENQUEUED {
-            self.queue.enqueue(&transaction, &message(order, operation))?;
-        }
-        let request = database::insert_request(&transaction, operation, order, result)?;
-        transaction.commit()?;
-        Ok((request, behavior))
-    }
-}
-
-#[async_trait]
-impl Intake for FileIntake {
-    async fn take(&self, order: &PaymentOrder, operation: &str) -> Result<(i64, ServiceBehavior)> {
-        block_in_place(|| self.write(order, operation))
-    }
-}
-
 /// What a request came to.
 pub(super) fn result(behavior: ServiceBehavior) -> &'static str {
     match behavior {
         ServiceBehavior::Busy => "busy",
         ServiceBehavior::Decline => "declined",
         ServiceBehavior::Charge | ServiceBehavior::ChargeAndFail => ENQUEUED,
-    }
-}
-
-/// The message of an order. Copies of an order have the same payload.
-pub(super) fn message(order: &PaymentOrder, operation: &str) -> Message {
-    Message {
-        payload: order.body(),
-        headers: [("Idempotency-Key", operation.to_owned())].into_iter().collect(),
-        ordering_key: Some(database::account(order).into()),
-        ..Message::default()
     }
 }
 

@@ -1,14 +1,16 @@
-//! Where the parts of a run keep their data: in three files of the run, or on servers.
+//! Where the parts of a run keep their data: in three files of the run, or on servers. No other module knows both.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use hapax::broker::Process;
 
 use super::Scenario;
-use super::books::FileBooks;
-use super::database::{CHARGES, RECEIPTS};
+use super::ingest::Intake;
+use super::service::DemoServiceArgs;
 use super::shop::Shop;
+use super::{in_files, on_servers};
 use crate::Systems;
 
 /// The number of processes of each role, except the ingest service. Where one of them dies or stands still, the other
@@ -16,7 +18,6 @@ use crate::Systems;
 pub(super) const EACH: usize = 2;
 
 /// URLs. They may contain passwords.
-#[derive(Clone)]
 pub(super) struct Places {
     /// The records of the gateways.
     pub(super) store: String,
@@ -34,33 +35,38 @@ pub(super) struct Places {
     pub(super) to_consumers: [String; EACH],
 }
 
-impl Places {
-    /// The files of a run.
-    pub(super) fn files(folder: &Path, store: Option<String>) -> Self {
-        let file = |name: &str| format!("sqlite://{}", folder.join(name).display());
-        let (shop, post) = (file("shop.db"), file("post.db"));
-        let (charges, receipts) = (format!("{shop}?queue={CHARGES}"), format!("{post}?queue={RECEIPTS}"));
-        Self {
-            store: store.unwrap_or_else(|| file("gateway.db")),
-            charges: String::new(),
-            to_workers: [charges.clone(), charges],
-            to_consumers: [receipts.clone(), receipts.clone()],
-            receipts,
-            shop,
-            post,
-        }
+/// Creates the places of a run, and opens the books.
+pub(super) async fn create(scenario: &Scenario, systems: &dyn Systems, folder: &Path) -> Result<(Places, Shop)> {
+    let (places, books) = match &scenario.servers {
+        Some(servers) => on_servers::create(servers, systems).await?,
+        None => in_files::create(scenario.store.clone(), folder)?,
+    };
+    let outbox = systems.outbox(&places.shop)?;
+    Ok((places, Shop::new(books, outbox)))
+}
+
+/// What the ingest service does with requests.
+pub(super) async fn intake(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Box<dyn Intake>> {
+    match file(args) {
+        Some(file) => in_files::intake(args, file),
+        None => on_servers::intake(args, systems.sink(&args.sink).await?),
     }
 }
 
-/// Creates the places of a run, and opens the books.
-pub(super) async fn create(scenario: &Scenario, systems: &dyn Systems, folder: &Path) -> Result<(Places, Shop)> {
-    if let Some(servers) = &scenario.servers {
-        let (places, books) = super::servers::create(servers, systems).await?;
-        let shop = Shop::new(books, systems.outbox(&places.shop)?);
-        return Ok((places, shop));
+/// What the workers do with messages.
+pub(super) async fn charge_messages(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Arc<dyn Process>> {
+    match file(args) {
+        Some(file) => in_files::charge_messages(args, file, systems).await,
+        None => on_servers::charge_messages(&args.database),
     }
-    let places = Places::files(folder, scenario.store.clone());
-    let books = FileBooks::create(&folder.join("shop.db"), &folder.join("post.db"))?;
-    let shop = Shop::new(Arc::new(books), systems.outbox(&places.shop)?);
-    Ok((places, shop))
+}
+
+/// What the consumers do with events.
+pub(super) fn send_receipts(args: &DemoServiceArgs) -> Result<Arc<dyn Process>> {
+    file(args).map_or_else(|| on_servers::send_receipts(&args.database), in_files::send_receipts)
+}
+
+/// The file of a service, unless it is on servers.
+fn file(args: &DemoServiceArgs) -> Option<&Path> {
+    args.database.strip_prefix("sqlite://").map(Path::new)
 }

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use hapax::runtime::Tokio;
 use hapax::worker::{MessageIdentity, RedriveSource, Worker};
 
 use super::delivery::NotedProcess;
-use super::{consumer, ingest, worker};
+use super::messages::{PAYMENTS, RECEIPTS};
+use super::{ingest, places};
 use crate::DemoError;
 use crate::{OmittedLayer, Systems};
 
@@ -52,13 +53,6 @@ pub struct DemoServiceArgs {
     pub(super) without: Option<OmittedLayer>,
 }
 
-impl DemoServiceArgs {
-    /// The file of the database, unless it is on a server.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.database.strip_prefix("sqlite://").map(Path::new)
-    }
-}
-
 /// What a service of the pipeline does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Role {
@@ -85,13 +79,13 @@ pub async fn run_service(args: DemoServiceArgs, systems: &dyn Systems) -> Result
 async fn serve(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<()> {
     match args.role {
         Role::Ingest => ingest::serve(args, systems).await,
-        Role::Worker => work(args, systems, worker::process(args, systems).await?, worker::NAMESPACE).await,
-        Role::Consumer => work(args, systems, consumer::process(args)?, consumer::NAMESPACE).await,
+        Role::Worker => work(args, systems, places::charge_messages(args, systems).await?, PAYMENTS).await,
+        Role::Consumer => work(args, systems, places::send_receipts(args)?, RECEIPTS).await,
     }
 }
 
 /// How long a message belongs to a worker.
-pub(super) const MESSAGE_LEASE: Duration = Duration::from_millis(1500);
+const MESSAGE_LEASE: Duration = Duration::from_millis(1500);
 
 /// Processes messages until the process is killed.
 async fn work(args: &DemoServiceArgs, systems: &dyn Systems, process: Arc<dyn Process>, namespace: &str) -> Result<()> {

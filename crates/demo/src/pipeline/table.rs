@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::collected::Collected;
-use super::database::ChargeRow;
 use super::delivery::Cause;
+use super::rows::ChargeRow;
 use crate::OmittedLayer;
 use crate::client_log::Exchange;
 use crate::number_format::grouped;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Audit, Damage, UnknownReason};
 use crate::client_log::{ClientLog, Exchange};
-use crate::pipeline::database::{ChargeRow, RequestRow};
+use crate::pipeline::rows::{ChargeRow, RequestRow};
 use crate::response::{ReceivedResponse, SettlingResponse};
 use crate::traffic::{OrderVersion, PaymentOrder};
 

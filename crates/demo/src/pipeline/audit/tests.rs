@@ -1,6 +1,5 @@
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::json;
 
 use super::*;
 use crate::client_log::{ClientLog, Exchange};
@@ -29,10 +28,7 @@ fn run() -> Collected {
 }
 
 fn accepted(request: i64, order: &PaymentOrder) -> ReceivedResponse {
-    let body = json!({
-        "request": request, "payment": order.payment, "amount_cents": order.amount_cents, "nonce": order.nonce,
-    });
-    settling(StatusCode::ACCEPTED, body.to_string())
+    settling(StatusCode::ACCEPTED, order.json("request", request).to_string())
 }
 
 fn settling(status: StatusCode, body: String) -> ReceivedResponse {

@@ -1,4 +1,4 @@
-//! The files of the pipeline, and the rows that its services write.
+//! The rows in the files of a run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,14 +7,9 @@ use anyhow::{Context, Result};
 use hapax::stores::{SqliteLedger, SqliteOutbox, SqliteQueue};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::delivery::Cause;
+use crate::pipeline::delivery::Cause;
+use crate::pipeline::rows::{ChargeRow, ENQUEUED, ReceiptRow, RequestRow, account};
 use crate::traffic::PaymentOrder;
-
-/// The queue between the service and its workers.
-pub(super) const CHARGES: &str = "charges";
-
-/// The queue between the relay and the consumers.
-pub(super) const RECEIPTS: &str = "receipts";
 
 /// How long a writer waits for another one: longer than the longest pause of a process that writes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,38 +37,6 @@ fn open(path: &Path) -> Result<Connection> {
     SqliteQueue::migrate(&mut connection)?;
     SqliteLedger::migrate(&mut connection)?;
     Ok(connection)
-}
-
-/// A request, as the ingest service saw it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RequestRow {
-    pub(super) id: i64,
-    /// The key of its message.
-    pub(super) operation: String,
-    pub(super) order: PaymentOrder,
-    /// Whether its message is in the queue.
-    pub(super) is_enqueued: bool,
-}
-
-/// A charge of a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ChargeRow {
-    pub(super) id: i64,
-    /// The key of the message.
-    pub(super) operation: String,
-    pub(super) order: PaymentOrder,
-    pub(super) account: String,
-    pub(super) cause: Cause,
-}
-
-/// A receipt, sent because of the event of a charge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ReceiptRow {
-    pub(super) id: i64,
-    pub(super) charge: i64,
-    pub(super) order: PaymentOrder,
-    pub(super) account: String,
-    pub(super) cause: Cause,
 }
 
 /// Writes down a request. Returns its id.
@@ -121,13 +84,6 @@ pub(super) fn insert_receipt(
     connection.prepare_cached(sql)?.execute(values).map(drop)
 }
 
-/// The account that a payment belongs to. Its charges and events have an order.
-pub(super) fn account(order: &PaymentOrder) -> String {
-    format!("account-{}", order.payment % ACCOUNTS)
-}
-
-const ACCOUNTS: u32 = 32;
-
 /// All requests, in the order of their ids.
 pub(super) fn requests(shop: &Connection) -> rusqlite::Result<Vec<RequestRow>> {
     let sql = "select id, operation, payment, amount_cents, nonce, result from request order by id";
@@ -145,9 +101,6 @@ fn request(row: &Row<'_>) -> rusqlite::Result<RequestRow> {
     let is_enqueued = result == ENQUEUED;
     Ok(RequestRow { id: row.get("id")?, operation: row.get("operation")?, order: order(row)?, is_enqueued })
 }
-
-/// The result of a request whose message is in the queue.
-pub(super) const ENQUEUED: &str = "enqueued";
 
 /// All charges, in the order of their ids.
 pub(super) fn charges(shop: &Connection) -> rusqlite::Result<Vec<ChargeRow>> {

@@ -50,7 +50,7 @@ pub(super) async fn create(servers: &ServerUrls, systems: &dyn Systems) -> Resul
     // It creates the schema, too.
     PostgresTables::connect(&url)?.create().await.context("--database")?;
     let link = ServerLink::new(&shop)?;
-    for statement in include_str!("servers/shop.sql").split(';').filter(|statement| !statement.trim().is_empty()) {
+    for statement in include_str!("on_servers/shop.sql").split(';').filter(|statement| !statement.trim().is_empty()) {
         link.query(statement, &[]).await.context("--database")?;
     }
     let broker = RunBroker::new(&servers.broker, run)?;

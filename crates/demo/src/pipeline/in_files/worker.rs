@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use async_trait::async_trait;
 use hapax::broker::{Job, Process, Verdict};
 use hapax::ledger::{Entry, Event, HandlerFailure, Terms};
@@ -13,33 +14,27 @@ use hapax::outbox::{OutgoingEvent, Published, Sink};
 use hapax::stores::{SqliteLedger, SqliteOutbox};
 use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use serde_json::json;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::database::{self, RECEIPTS};
-use super::delivery::Cause;
-use super::service::DemoServiceArgs;
-use crate::traffic::PaymentOrder;
-use crate::{OmittedLayer, Systems};
+use super::database;
+use crate::pipeline::delivery::Cause;
+use crate::pipeline::messages::{PAYMENTS, RECEIPTS, event, key, order};
 
-/// The namespace of the worker's ledger and events.
-pub(super) const NAMESPACE: &str = "payments";
+/// Charges the orders of the messages once each.
+pub(super) fn charge_once(file: &Path) -> Result<Arc<dyn Process>> {
+    let ledger = SqliteLedger::new(Terms::new(PAYMENTS)?);
+    Ok(Arc::new(ledger.process(database::open_shop(file)?, charge_and_emit)))
+}
 
-/// What the worker does with messages.
-pub(super) async fn process(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Arc<dyn Process>> {
-    let Some(file) = args.file() else {
-        return super::servers::charge_messages(&args.database);
-    };
-    let shop = database::open_shop(file)?;
-    match args.without {
-        Some(OmittedLayer::Ledger) => Ok(Arc::new(WithoutLedger { shop: Mutex::new(shop) })),
-        Some(OmittedLayer::Outbox) => Ok(Arc::new(WithoutOutbox::new(shop, systems.sink(&args.sink).await?)?)),
-        None | Some(OmittedLayer::Gate) => {
-            let ledger = SqliteLedger::new(Terms::new(NAMESPACE)?);
-            Ok(Arc::new(ledger.process(shop, charge_and_emit)))
-        }
-    }
+/// Charges for every message.
+pub(super) fn without_ledger(file: &Path) -> Result<Arc<dyn Process>> {
+    Ok(Arc::new(WithoutLedger { shop: Mutex::new(database::open_shop(file)?) }))
+}
+
+/// Publishes to the sink after the transaction.
+pub(super) fn without_outbox(file: &Path, sink: Arc<dyn Sink>) -> Result<Arc<dyn Process>> {
+    Ok(Arc::new(WithoutOutbox::new(database::open_shop(file)?, sink)?))
 }
 
 /// Charges the cards of the new messages. The ledger commits its rows, the charges and their events together.
@@ -63,19 +58,6 @@ fn charge(shop: &Transaction<'_>, job: &Job) -> Result<Event> {
     Ok(event(RECEIPTS, charge, &order))
 }
 
-/// The order in a message.
-pub(super) fn order(job: &Job) -> Result<PaymentOrder> {
-    let json = serde_json::from_slice(&job.message.payload)?;
-    PaymentOrder::read(&json).context("the message is no order")
-}
-
-/// The event that tells of a charge.
-pub(super) fn event(topic: &str, charge: i64, order: &PaymentOrder) -> Event {
-    let PaymentOrder { payment, amount_cents, nonce } = order;
-    let event = json!({ "charge": charge, "payment": payment, "amount_cents": amount_cents, "nonce": nonce });
-    Event::new(topic, event.to_string()).ordered_by(database::account(order))
-}
-
 /// Layer 2 is missing: every message is charged. Charge and event commit together.
 struct WithoutLedger {
     shop: Mutex<Connection>,
@@ -86,7 +68,7 @@ impl WithoutLedger {
         let mut shop = self.shop.lock();
         let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let event = charge(&transaction, job)?;
-        SqliteOutbox::emit(&transaction, NAMESPACE, None, event)?;
+        SqliteOutbox::emit(&transaction, PAYMENTS, None, event)?;
         Ok(transaction.commit()?)
     }
 }
@@ -130,7 +112,7 @@ impl WithoutOutbox {
             }
             Ok::<_, HandlerFailure<String>>(answers)
         };
-        let ledger = SqliteLedger::new(Terms::new(NAMESPACE)?);
+        let ledger = SqliteLedger::new(Terms::new(PAYMENTS)?);
         Ok(Self { ledger: Arc::new(ledger.process(shop, handler)), unpublished, sink })
     }
 
@@ -145,11 +127,6 @@ impl WithoutOutbox {
 
 /// How long a broker on another host takes for an event.
 const ROUND_TRIP: Duration = Duration::from_millis(20);
-
-/// The key of a message, as text.
-pub(super) fn key(job: &Job) -> String {
-    String::from_utf8_lossy(job.key.as_bytes()).into_owned()
-}
 
 impl fmt::Debug for WithoutOutbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,7 +143,7 @@ impl Process for WithoutOutbox {
             let (Some(event), Verdict::Done { caught: false }) = (event, verdict) else {
                 continue;
             };
-            if let Ok(event) = event.into_outgoing(job.call.operation().event(NAMESPACE, 0)) {
+            if let Ok(event) = event.into_outgoing(job.call.operation().event(PAYMENTS, 0)) {
                 self.publish(event).await;
             }
         }

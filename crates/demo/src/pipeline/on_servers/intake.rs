@@ -6,9 +6,10 @@ use hapax::ledger::Event;
 use hapax::outbox::{OutgoingEvent, Published, Sink};
 
 use super::link::ServerLink;
-use crate::pipeline::database::{self, CHARGES, ENQUEUED};
 use crate::pipeline::delivery::REDELIVERED;
 use crate::pipeline::ingest::{Intake, result};
+use crate::pipeline::messages::CHARGES;
+use crate::pipeline::rows::{ENQUEUED, account};
 use crate::traffic::{PaymentOrder, ServiceBehavior};
 
 /// Publishes the messages of the ingest service, and writes its requests down.
@@ -37,7 +38,7 @@ impl ServerIntake {
 }
 
 fn outgoing(order: &PaymentOrder, operation: &str, is_redelivered: bool) -> Result<OutgoingEvent> {
-    let event = Event::new(CHARGES, order.body()).ordered_by(database::account(order));
+    let event = Event::new(CHARGES, order.body()).ordered_by(account(order));
     let event = if is_redelivered { event.header(REDELIVERED, "1") } else { event };
     Ok(event.into_outgoing(operation.parse()?)?)
 }

@@ -9,8 +9,8 @@ use super::broker::RunBroker;
 use super::intake::ServerIntake;
 use super::link::ServerLink;
 use crate::pipeline::books::{Backlog, BookRows, ShopBooks};
-use crate::pipeline::database::{ChargeRow, ENQUEUED, ReceiptRow, RequestRow};
 use crate::pipeline::delivery::Cause;
+use crate::pipeline::rows::{ChargeRow, ENQUEUED, ReceiptRow, RequestRow};
 use crate::random::{RandomStream, RandomTopic};
 use crate::traffic::PaymentOrder;
 
