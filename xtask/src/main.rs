@@ -7,9 +7,11 @@ mod prove;
 mod rust;
 mod services;
 mod source_tree;
+mod suites;
 mod tally;
 mod test;
 mod tidy;
+mod timing;
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -5,31 +5,33 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::suites::{self, TestBinary};
+
 /// The list of the bugs, one a line: `("name", "what it does"),`.
 const LIST: &str = "crates/core/src/chaos.rs";
 
-/// The harnesses, fastest first: a package, one of its test binaries, and arguments.
+/// The harnesses, fastest first: the folder of a package, one of its test binaries, and arguments.
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
-    ("suite", ["hapax-core", "conformance"], &[]),
-    ("relay", ["hapax-core", "it"], &SHORT_ON_RELAY),
-    ("worlds of relays", ["hapax-sim", "relays"], &[]),
-    ("outbox", ["hapax-stores", "outbox"], &["memory"]),
-    ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
-    ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
-    ("ledger on PostgreSQL", ["hapax-stores", "ledger"], &SHORT_ON_POSTGRES),
-    ("sources", ["hapax-core", "sources"], &[]),
-    ("worker", ["hapax-stores", "it"], &["worker::"]),
-    ("files", ["hapax-stores", "it"], &["ledger_unavailable::", "sink::", "moved_files::"]),
-    ("sweeps", ["hapax-sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
-    ("properties", ["hapax-core", "it"], &["properties"]),
-    ("simulation", ["hapax-sim", "seeds"], &[]),
+    ("suite", ["crates/core", "conformance"], &[]),
+    ("relay", ["crates/core", "it"], &SHORT_ON_RELAY),
+    ("worlds of relays", ["verify/sim", "relays"], &[]),
+    ("outbox", ["crates/stores", "outbox"], &["memory"]),
+    ("unit", ["crates/core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
+    ("ledger", ["crates/stores", "ledger"], &["sqlite"]),
+    ("ledger on PostgreSQL", ["crates/stores", "ledger"], &SHORT_ON_POSTGRES),
+    ("sources", ["crates/core", "sources"], &[]),
+    ("worker", ["crates/stores", "it"], &["worker::"]),
+    ("files", ["crates/stores", "it"], &["ledger_unavailable::", "sink::", "moved_files::"]),
+    ("sweeps", ["verify/sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
+    ("properties", ["crates/core", "it"], &["properties"]),
+    ("simulation", ["verify/sim", "seeds"], &[]),
 ];
 
 /// Without the cases that take longer than all others.
@@ -52,13 +54,12 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// A test binary that is built and ready to run.
 struct Harness {
     name: &'static str,
-    binary: String,
+    binary: PathBuf,
     arguments: &'static [&'static str],
 }
 
 /// Runs the harnesses against every bug. Returns whether each bug was seen.
 pub(crate) fn run(root: &Path) -> bool {
-    println!("\n$ cargo xtask mutants");
     match prepare(root) {
         Ok((mutants, harnesses)) => all_seen(root, &mutants, &harnesses),
         Err(why) => {
@@ -71,17 +72,17 @@ pub(crate) fn run(root: &Path) -> bool {
 fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
     let list = fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
     let mutants = names(&list);
-    let messages = build(root).map_err(|error| format!("cargo: {error}"))?;
-    let harness = |&(name, [package, target], arguments): &(&'static str, [&str; 2], &'static [&'static str])| {
-        let built = executable(&messages, package, target);
-        let binary = built.ok_or_else(|| format!("cargo built no test `{target}` of {package}"))?;
-        Ok(Harness { name, binary, arguments })
+    let built = build(root).map_err(|error| format!("cargo: {error}"))?;
+    let harness = |&(name, [folder, target], arguments): &(&'static str, [&str; 2], &'static [&'static str])| {
+        let binary = built.iter().find(|binary| binary.is(&root.join(folder), target));
+        let binary = binary.ok_or_else(|| format!("cargo built no test `{target}` of {folder}"))?;
+        Ok(Harness { name, binary: binary.program.clone(), arguments })
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
     // A harness that fails without a bug would fail with every bug.
     let passed = on_all_cores(&harnesses, |harness| seen(root, harness, None) == Some(false));
     if let Some((harness, _)) = harnesses.iter().zip(passed).find(|(_, passed)| !passed) {
-        let again = format!("{} {}", harness.binary, harness.arguments.join(" "));
+        let again = format!("{} {}", harness.binary.display(), harness.arguments.join(" "));
         return Err(format!("the harness `{}` does not pass without a bug; run {again}", harness.name));
     }
     if list.contains("\n    (\n") {
@@ -177,21 +178,10 @@ fn stop(mut child: Child) {
 }
 
 /// Builds with the flags of `cargo xtask test`, so that nothing is compiled twice.
-fn build(root: &Path) -> io::Result<String> {
+fn build(root: &Path) -> io::Result<Vec<TestBinary>> {
     let mut command = Command::new("cargo");
-    command.args(["test", "--workspace", "--all-features", "--no-run", "--message-format", "json", "--quiet"]);
-    let output = command.current_dir(root).stderr(Stdio::inherit()).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The path of a test binary, from cargo's messages of one JSON object a line.
-fn executable(messages: &str, package: &str, target: &str) -> Option<String> {
-    let package = format!("#{package}@");
-    let ours = |line: &&str| line.contains(&package) && line.contains("\"kind\":[\"test\"]");
-    let named = format!("\"name\":\"{target}\"");
-    let line = messages.lines().filter(ours).find(|line| line.contains(&named))?;
-    let (_, rest) = line.split_once("\"executable\":\"")?;
-    Some(rest.split_once('"')?.0.to_owned())
+    command.args(["test", "--workspace", "--all-features", "--quiet"]).args(suites::BUILD.split(' '));
+    suites::build(command.current_dir(root))
 }
 
 /// The first string of each line that holds a pair of strings.
@@ -217,19 +207,5 @@ mod tests {
         let even = on_all_cores(&numbers, |number| number % 2 == 0);
         assert_eq!(even.len(), 100);
         assert!(numbers.iter().zip(even).all(|(number, is_even)| is_even == (number % 2 == 0)));
-    }
-
-    #[test]
-    fn the_binary_is_that_of_the_package() {
-        let of = |package: &str, name: &str, path: &str| {
-            format!(
-                "{{\"package_id\":\"path+file:///a/{package}#hapax-{package}@0.1.0\",\
-                 \"target\":{{\"kind\":[\"test\"],\"name\":\"{name}\"}},\"executable\":\"{path}\"}}\n"
-            )
-        };
-        let messages =
-            of("http", "it", "/t/wrong") + &of("core", "conformance", "/t/conformance") + &of("core", "it", "/t/it");
-        assert_eq!(executable(&messages, "hapax-core", "it").as_deref(), Some("/t/it"));
-        assert_eq!(executable(&messages, "hapax-core", "sweeps"), None);
     }
 }

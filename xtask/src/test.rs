@@ -2,6 +2,7 @@
 //! type.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::env;
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -9,23 +10,18 @@ use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::mutants;
 use crate::services::{self, Unpacked};
+use crate::suites::{self, SuiteOutput, SuiteRunner, TestBinary};
 use crate::tally::TestTally;
 use crate::tidy;
+use crate::timing::{processor_time, slowest};
 
 /// Runs the steps until one fails. Returns whether all passed.
 pub(crate) fn run(root: &Path) -> bool {
-    step(&FORMAT, || succeeds(&FORMAT, root))
-        && step(&TIDY, || Ok(tidy::run(root)))
-        && step(&CLIPPY, || succeeds(&CLIPPY, root))
-        && step(&DOC, || succeeds(&DOC, root))
-        && step(&LEAST_BINARY, || succeeds(&LEAST_BINARY, root))
-        && step(&LOCK_RUSQLITE, || succeeds(&LOCK_RUSQLITE, root))
-        && dependencies_are_allowed(root)
-        && unpacked(root).is_some_and(|services| tests_pass(root, &services, mutants::run))
+    TestRun { root, steps: RefCell::default() }.passes()
 }
 
 /// Builds the benchmarks with optimisation and runs them.
@@ -52,26 +48,27 @@ const FORMAT: CommandLine = CommandLine::new("cargo fmt --all --check");
 const TIDY: CommandLine = CommandLine::new("cargo xtask tidy");
 const CLIPPY: CommandLine = CommandLine::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
 const DOC: CommandLine = CommandLine {
-    words: "cargo doc --workspace --no-deps --all-features",
+    words: Cow::Borrowed("cargo doc --workspace --no-deps --all-features"),
     variable: Some(("RUSTDOCFLAGS", Cow::Borrowed("-D warnings"))),
 };
 const DENY: CommandLine = CommandLine::new("cargo deny check");
 const UNPACK: CommandLine = CommandLine::new("cargo xtask services unpack");
+const MUTANTS: CommandLine = CommandLine::new("cargo xtask mutants");
+const TESTS: CommandLine = CommandLine::new("cargo test --workspace --all-features");
 // One failure must not hide the next one: all tests run.
-const TESTS: &str = "cargo test --workspace --all-features --no-fail-fast";
+const DOCTESTS: CommandLine = CommandLine::new("cargo test --workspace --all-features --no-fail-fast --doc");
 // What users build: default features, and none of the known bugs compiled in.
 const DEFAULT_TESTS: CommandLine =
-    CommandLine::new("cargo test -p hapax-core -p hapax-http --lib --test it --test conformance --no-fail-fast");
+    CommandLine::new("cargo test -p hapax-core -p hapax-http --lib --test it --test conformance");
 // A command of its own, because packages that are tested together get the features of all of them. The tests in
 // `crates/cli/tests/it` are left out: they take minutes, and differ from the first run only by the known bugs.
-const DEFAULT_BINARY_TESTS: CommandLine = CommandLine::new("cargo test -p hapax-cli --bins --no-fail-fast");
+const DEFAULT_BINARY_TESTS: CommandLine = CommandLine::new("cargo test -p hapax-cli --bins");
 
 // The binary without any backend, which no test runs.
 const LEAST_BINARY: CommandLine = CommandLine::new("cargo check --quiet -p hapax-cli --no-default-features");
 // A workspace of its own, with the versions of this one where it does not ask for others.
 const LOCK_RUSQLITE: CommandLine = CommandLine::new("cp Cargo.lock verify/rusqlite/Cargo.lock");
-const RUSQLITE_TESTS: CommandLine =
-    CommandLine::new("cargo test --manifest-path verify/rusqlite/Cargo.toml --tests --no-fail-fast");
+const RUSQLITE_TESTS: CommandLine = CommandLine::new("cargo test --manifest-path verify/rusqlite/Cargo.toml --tests");
 
 /// The variable that names the services without which a test fails instead of being ignored.
 const REQUIRE: &str = "HAPAX_REQUIRE";
@@ -82,15 +79,27 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// Most tests of servers and processes wait more than they compute.
 const TEST_THREADS_PER_CORE: usize = 2;
 
+/// The number of tests of one binary that run at once.
+fn test_threads() -> usize {
+    let chosen = env::var(TEST_THREADS).ok().and_then(|threads| threads.parse().ok());
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
+    chosen.unwrap_or_else(|| TEST_THREADS_PER_CORE * cores())
+}
+
 /// A command line, printed exactly as it is run.
 struct CommandLine {
-    words: &'static str,
+    words: Cow<'static, str>,
     variable: Option<(&'static str, Cow<'static, str>)>,
 }
 
 impl CommandLine {
     const fn new(words: &'static str) -> Self {
-        Self { words, variable: None }
+        Self { words: Cow::Borrowed(words), variable: None }
+    }
+
+    /// The command that only builds what this one tests.
+    fn building(&self) -> Self {
+        Self { words: format!("{} {}", self.words, suites::BUILD).into(), variable: self.variable.clone() }
     }
 
     fn command(&self, root: &Path) -> Command {
@@ -99,10 +108,7 @@ impl CommandLine {
         command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
         // Tests panic on purpose, and a page for each of them would bury the failure.
         command.env("RUST_BACKTRACE", "0");
-        if env::var_os(TEST_THREADS).is_none() {
-            let cores = thread::available_parallelism().map_or(1, NonZero::get);
-            command.env(TEST_THREADS, (TEST_THREADS_PER_CORE * cores).to_string());
-        }
+        command.env(TEST_THREADS, test_threads().to_string());
         command
     }
 }
@@ -112,83 +118,132 @@ impl fmt::Display for CommandLine {
         if let Some((name, value)) = &self.variable {
             write!(f, "{name}=\"{value}\" ")?;
         }
-        f.write_str(self.words)
+        f.write_str(&self.words)
     }
 }
 
-/// Runs one step that passes or fails.
-fn step(line: &CommandLine, body: impl FnOnce() -> io::Result<bool>) -> bool {
-    let passed = timed(line, body).unwrap_or(false);
-    if !passed {
-        ask_for(line);
-    }
-    passed
+/// A run of all steps.
+struct TestRun<'r> {
+    root: &'r Path,
+    /// The steps that have ended, with their times.
+    steps: RefCell<Vec<(Duration, String)>>,
 }
 
-/// Checks licences, sources and advisories of the dependencies where cargo-deny is on PATH.
-fn dependencies_are_allowed(root: &Path) -> bool {
-    let is_installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status().is_ok();
-    if !is_installed {
-        println!("\n$ {DENY}\nignored: cargo-deny is not on PATH (cargo install cargo-deny)");
-        return true;
+impl TestRun<'_> {
+    /// Runs the steps until one fails.
+    fn passes(&self) -> bool {
+        self.succeeds(&FORMAT)
+            && self.step(&TIDY, || Ok(tidy::run(self.root)))
+            && [CLIPPY, DOC, LEAST_BINARY, LOCK_RUSQLITE].iter().all(|line| self.succeeds(line))
+            && self.dependencies_are_allowed()
+            && self.unpacked().is_some_and(|services| self.tests_pass(&services))
     }
-    step(&DENY, || succeeds(&DENY, root))
-}
 
-/// Unpacks the services that the tests need. Returns nothing if an available service cannot be unpacked.
-fn unpacked(root: &Path) -> Option<Unpacked> {
-    let unpacked = timed(&UNPACK, || services::unpack(root).map_err(io::Error::other));
-    match &unpacked {
-        Some(services) => println!("{services}"),
-        None => ask_for(&UNPACK),
+    /// Checks licences, sources and advisories of the dependencies where cargo-deny is on PATH.
+    fn dependencies_are_allowed(&self) -> bool {
+        let is_installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status().is_ok();
+        if !is_installed {
+            println!("\n$ {DENY}\nignored: cargo-deny is not on PATH (cargo install cargo-deny)");
+            return true;
+        }
+        self.succeeds(&DENY)
     }
-    unpacked
-}
 
-/// Runs the tests with all features, with default features and with the oldest rusqlite, then the mutants. Prints the
-/// summary of the tests last.
-fn tests_pass(root: &Path, services: &Unpacked, mutants: impl FnOnce(&Path) -> bool) -> bool {
-    let required = services.required(&env::var(REQUIRE).unwrap_or_default());
-    let tests = CommandLine { words: TESTS, variable: Some((REQUIRE, required.into())) };
-    let mut output = String::new();
-    let mut passed = true;
-    for line in [&tests, &DEFAULT_TESTS, &DEFAULT_BINARY_TESTS, &RUSQLITE_TESTS] {
-        let Some((ended_well, printed)) = timed(line, || stream(line, root)) else {
-            ask_for(line);
+    /// Unpacks the services that the tests need. Returns nothing if an available service cannot be unpacked.
+    fn unpacked(&self) -> Option<Unpacked> {
+        let unpacked = self.timed(&UNPACK, || services::unpack(self.root).map_err(io::Error::other));
+        match &unpacked {
+            Some(services) => println!("{services}"),
+            None => ask_for(&UNPACK),
+        }
+        unpacked
+    }
+
+    /// Runs the tests with all features, with default features and with the oldest rusqlite, then the mutants. Prints
+    /// the summary of the tests last.
+    fn tests_pass(&self, services: &Unpacked) -> bool {
+        let required = services.required(&env::var(REQUIRE).unwrap_or_default());
+        // All are built before one runs, so that no compiler runs beside a test.
+        let lines = [TESTS, DEFAULT_TESTS, DEFAULT_BINARY_TESTS, RUSQLITE_TESTS];
+        let built: Option<Vec<_>> = lines.iter().map(|line| self.built(&line.building())).collect();
+        let Some(binaries) = built.map(|built| built.concat()) else { return false };
+        let variable = Some((REQUIRE, Cow::from(required)));
+        let tests = CommandLine { variable: variable.clone(), ..TESTS };
+        let suites = self.timed(&tests, || Ok(suite_runner(self.root, &tests).run(&binaries)));
+        let doctests = CommandLine { variable, ..DOCTESTS };
+        let Some((documents, suites)) = self.timed(&doctests, || stream(&doctests, self.root)).zip(suites) else {
             return false;
         };
-        let tally = TestTally::of(printed.lines());
+        let ended_well = documents.0 && suites.iter().all(|suite| suite.ended_well);
+        let texts = suites.iter().map(|suite| &*suite.text).chain([&*documents.1]);
+        let tally = TestTally::of(texts.flat_map(str::lines));
         print!("\n{}", tally.details());
-        if let Err(why) = tally.verdict(ended_well) {
+        let verdict = tally.verdict(ended_well);
+        if let Err(why) = &verdict {
             println!("{why}");
-            ask_for(line);
-            passed = false;
+            ask_for(&tests);
         }
-        output += &printed;
+        let passed = verdict.is_ok() && self.timed(&MUTANTS, || Ok(mutants::run(self.root))) == Some(true);
+        println!("{services}");
+        self.show_times(suites);
+        print!("{}", tally.failures());
+        println!("{}", tally.summary());
+        passed
     }
-    let passed = passed && mutants(root);
-    println!("{services}");
-    let tally = TestTally::of(output.lines());
-    print!("{}", tally.failures());
-    println!("{}", tally.summary());
-    passed
+
+    /// Prints what took longest.
+    fn show_times(&self, suites: Vec<SuiteOutput>) {
+        print!("{}", slowest("tests", suites.into_iter().flat_map(|suite| suite.took).collect()));
+        print!("{}", slowest("steps", self.steps.take()));
+        if let Some(time) = processor_time() {
+            println!("processors: {:.1} minutes", time.as_secs_f64() / 60.0);
+        }
+    }
+
+    /// Builds the tests of a command, and returns the binaries that it would run.
+    fn built(&self, line: &CommandLine) -> Option<Vec<TestBinary>> {
+        let binaries = self.timed(line, || suites::build(&mut line.command(self.root)));
+        if binaries.is_none() {
+            ask_for(line);
+        }
+        binaries
+    }
+
+    /// Runs a command that passes or fails.
+    fn succeeds(&self, line: &CommandLine) -> bool {
+        self.step(line, || Ok(line.command(self.root).status()?.success()))
+    }
+
+    /// Runs one step that passes or fails.
+    fn step(&self, line: &CommandLine, body: impl FnOnce() -> io::Result<bool>) -> bool {
+        let passed = self.timed(line, body).unwrap_or(false);
+        if !passed {
+            ask_for(line);
+        }
+        passed
+    }
+
+    /// Prints the command, runs the body and prints its duration. Returns nothing if the body could not start.
+    fn timed<T>(&self, line: &CommandLine, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
+        println!("\n$ {line}");
+        let begun = Instant::now();
+        let outcome = body();
+        println!("  {:.1} s", begun.elapsed().as_secs_f64());
+        self.steps.borrow_mut().push((begun.elapsed(), line.words.clone().into_owned()));
+        outcome.inspect_err(|error| println!("cannot run it: {error}")).ok()
+    }
 }
 
-/// Prints the command, runs the body and prints its duration. Returns nothing if the body could not start.
-fn timed<T>(line: &CommandLine, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
-    println!("\n$ {line}");
-    let begun = Instant::now();
-    let outcome = body();
-    println!("  {:.1} s", begun.elapsed().as_secs_f64());
-    outcome.inspect_err(|error| println!("cannot run it: {error}")).ok()
+/// Runs binaries with the variables of a command.
+fn suite_runner<'r>(root: &'r Path, line: &CommandLine) -> SuiteRunner<'r> {
+    let threads = test_threads();
+    let of_all = [(TEST_THREADS, threads.to_string()), ("RUST_BACKTRACE", "0".to_owned())];
+    let variable = line.variable.iter().map(|(name, value)| (*name, value.clone().into_owned()));
+    SuiteRunner { root, threads, variables: of_all.into_iter().chain(variable).collect() }
 }
 
 fn ask_for(line: &CommandLine) {
     println!("failed; run it again with: {line}");
-}
-
-fn succeeds(line: &CommandLine, root: &Path) -> io::Result<bool> {
-    Ok(line.command(root).status()?.success())
 }
 
 /// Runs a command, prints its standard output and returns it.
