@@ -66,6 +66,9 @@ const DEFAULT_BINARY_TESTS: CommandLine = CommandLine::new("cargo test -p hapax-
 
 // The binary without any backend, which no test runs.
 const LEAST_BINARY: CommandLine = CommandLine::new("cargo check --quiet -p hapax-cli --no-default-features");
+// What `cargo demo` builds, which no test runs either.
+const DEMO_BINARY: CommandLine =
+    CommandLine::new("cargo check --quiet -p hapax-cli --no-default-features --features demo");
 // A workspace of its own, with the versions of this one where it does not ask for others.
 const LOCK_RUSQLITE: CommandLine = CommandLine::new("cp Cargo.lock verify/rusqlite/Cargo.lock");
 const RUSQLITE_TESTS: CommandLine = CommandLine::new("cargo test --manifest-path verify/rusqlite/Cargo.toml --tests");
@@ -134,7 +137,7 @@ impl TestRun<'_> {
     fn passes(&self) -> bool {
         self.succeeds(&FORMAT)
             && self.step(&TIDY, || Ok(tidy::run(self.root)))
-            && [CLIPPY, DOC, LEAST_BINARY, LOCK_RUSQLITE].iter().all(|line| self.succeeds(line))
+            && [CLIPPY, DOC, LEAST_BINARY, DEMO_BINARY, LOCK_RUSQLITE].iter().all(|line| self.succeeds(line))
             && self.dependencies_are_allowed()
             && self.unpacked().is_some_and(|services| self.tests_pass(&services))
     }
