@@ -15,6 +15,7 @@ fn client() -> HttpClient {
 async fn asked(answer: Option<Vec<u8>>) -> Result<Response<Bytes>, RequestFailure> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}/", listener.local_addr().unwrap());
+    #[expect(clippy::disallowed_methods, reason = "the server is a process of its own")]
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await.unwrap();
