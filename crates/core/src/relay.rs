@@ -7,23 +7,38 @@
 //! ```
 //!
 //! ```text
-//! bucket.rs  the rows of one bucket that are held, and which may be published now; pure
+//! engine.rs    one task that decides: it owns the buckets, and lends them to its parts
+//! claims.rs    which relay has which bucket: records in the store of the same database
+//! reader.rs    reads open rows; rules.rs says when, pure
+//! publisher.rs has rows published that may be published now
+//! writes.rs    marks rows, parks keys, and sets rows aside
+//! upkeep.rs    counts rows, and removes old ones
+//! calls.rs     the calls that the engine waits for
+//! buckets.rs   the buckets that a relay has
+//! bucket.rs    the rows of one bucket that are held, and which may be published now; pure
 //! deferred.rs  rows that have failed and leave the room to others; pure
-//! decided.rs up to which row no transaction that is still open can add one; pure
-//! share.rs   how many buckets each relay takes; pure
-//! claims.rs  which relay has which bucket: records in the store of the same database
-//! engine.rs  one task that decides, and the calls that it waits for
+//! decided.rs   up to which row no transaction that is still open can add one; pure
+//! share.rs     how many buckets each relay takes; pure
 //! ```
+//!
+//! Only claims, publisher and writes delay a relay that stops.
 //!
 //! A row is published before it is marked. If the relay dies in between, it is published again under the same event id:
 //! a broker may recognize the id, and a consumer with a ledger always does.
 
 mod bucket;
+mod buckets;
+mod calls;
 mod claims;
 mod decided;
 mod deferred;
 mod engine;
+mod publisher;
+mod reader;
+mod rules;
 mod share;
+mod upkeep;
+mod writes;
 
 use std::fmt;
 use std::sync::Arc;

@@ -15,8 +15,11 @@ use crate::lease::{
 use crate::machine::{Begin, Begun, Claim, Grant, Lapse, Renewed};
 use crate::outbox::BUCKETS;
 use crate::record::{Millis, Seconds};
+use crate::relay::buckets::OwnedBuckets;
+use crate::relay::calls::RelayReport;
+use crate::relay::engine::{Loan, RelayNote};
 use crate::relay::share::{MEMBERS, share};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, timeout};
 use crate::store::Store;
 use crate::telemetry;
 
@@ -26,38 +29,118 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the record of a claim lives that nobody holds.
 const KEPT: Seconds = Seconds(3600);
 
-/// Claims buckets, and the place of this relay among its members.
+/// How often a relay balances its claims with the other relays, at most. It decides how soon the buckets of a dead relay
+/// flow again after their leases have ended.
+const BALANCE_EVERY: Duration = Duration::from_millis(500);
+
+/// How long a store may take to confirm that a claim is given back, when the relay stops.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// The result of balancing the claims.
+pub(super) type ClaimsReport = Result<ClaimsSeen>;
+
+/// Takes buckets for this relay, and gives them back.
+pub(super) struct Claims {
+    claims: Arc<BucketClaims>,
+    lease: Duration,
+    /// The record that says that this relay lives.
+    membership: Option<HeldClaim>,
+    is_balancing: bool,
+    due: Duration,
+}
+
+impl Claims {
+    pub(super) fn start_engine(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, lease: Millis) -> Result<Self> {
+        let claims = Arc::new(BucketClaims::start(store, runtime, lease)?);
+        Ok(Self { claims, lease: lease.into(), membership: None, is_balancing: false, due: Duration::ZERO })
+    }
+
+    /// Whether no claim may come that would have to be given back.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_balancing
+    }
+
+    pub(super) fn wake(&self) -> Option<Duration> {
+        (!self.is_balancing).then_some(self.due)
+    }
+
+    /// Forgets what is lost or about to lapse. Another relay may have it.
+    pub(super) fn drop_lost(&mut self, now: Duration, buckets: &mut OwnedBuckets) {
+        self.membership.take_if(|membership| !membership.is_held(now));
+        buckets.drop_lost(now);
+    }
+
+    pub(super) fn start(&mut self, now: Duration, loan: &mut Loan<'_>) {
+        if self.is_balancing || now < self.due {
+            return;
+        }
+        self.is_balancing = true;
+        self.due = now + BALANCE_EVERY.min(self.lease / 6);
+        let (claims, is_member) = (Arc::clone(&self.claims), self.membership.is_some());
+        let held: BTreeSet<u8> = loan.buckets.numbers().collect();
+        loan.calls.start(async move { RelayReport::Claims(claims.balance(is_member, &held).await) });
+    }
+
+    pub(super) fn take(&mut self, seen: ClaimsReport, loan: &mut Loan<'_>) {
+        self.is_balancing = false;
+        let seen = match seen {
+            Ok(seen) => seen,
+            Err(error) => return telemetry::claims_failed(&error),
+        };
+        self.membership = self.membership.take().or(seen.membership);
+        if !seen.gained.is_empty() {
+            loan.notes.push(RelayNote::ReadSoon);
+        }
+        for (number, claim) in seen.gained {
+            loan.buckets.gain(number, claim, loan.calls.now());
+        }
+        if let Some(share) = seen.share {
+            loan.buckets.leave_one_above(share);
+        }
+        telemetry::relay_buckets(loan.buckets.len());
+    }
+
+    /// Gives the membership back, and waits a while until the store has confirmed all that is given back.
+    pub(super) async fn close(mut self, runtime: &dyn Runtime) {
+        if let Some(membership) = self.membership.take() {
+            membership.give_back();
+        }
+        timeout(runtime, GIVE_BACK_WITHIN, self.claims.engine.wait_until_idle()).await;
+    }
+}
+
+/// Claims buckets, and a membership among the relays.
 #[derive(Debug)]
-pub(super) struct BucketClaims {
+struct BucketClaims {
     engine: Arc<LeaseEngine>,
     lease: Millis,
 }
 
-/// What a look at the claims found.
+/// What balancing the claims has brought.
 pub(super) struct ClaimsSeen {
-    /// The place of this relay, if it got one now.
-    pub(super) place: Option<HeldClaim>,
+    /// The membership of this relay, if it got one now.
+    membership: Option<HeldClaim>,
     /// How many buckets this relay is to have. None if the members could not be counted.
-    pub(super) share: Option<usize>,
+    share: Option<usize>,
     /// Buckets that this relay got now.
-    pub(super) gained: Vec<(u8, HeldClaim)>,
+    gained: Vec<(u8, HeldClaim)>,
 }
 
 impl BucketClaims {
-    pub(super) fn start(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, lease: Millis) -> Result<Self> {
+    fn start(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, lease: Millis) -> Result<Self> {
         let limit = STORE_TIMEOUT.min(Duration::from(lease) / 3);
         Ok(Self { engine: LeaseEngine::start(store, runtime, limit, lease)?, lease })
     }
 
-    /// Takes a place if this relay has none, counts the members, and claims buckets up to the share of one relay.
+    /// Becomes a member if this relay is none, counts the members, and claims buckets up to the share of one relay.
     ///
     /// # Cancel safety
     /// If dropped, a claim that it just got lapses after the lease.
-    pub(super) async fn look(&self, has_place: bool, held: &BTreeSet<u8>) -> Result<ClaimsSeen> {
-        let place = if has_place { None } else { self.take_place().await? };
-        let mut seen = ClaimsSeen { place, share: None, gained: Vec::new() };
-        if !has_place && seen.place.is_none() {
-            // More relays than places: this one stands by.
+    async fn balance(&self, is_member: bool, held: &BTreeSet<u8>) -> Result<ClaimsSeen> {
+        let membership = if is_member { None } else { self.become_member().await? };
+        let mut seen = ClaimsSeen { membership, share: None, gained: Vec::new() };
+        if !is_member && seen.membership.is_none() {
+            // More relays than members: this one stands by.
             return Ok(seen);
         }
         // An error now must not drop the claims that were just taken.
@@ -80,14 +163,9 @@ impl BucketClaims {
         Ok(seen)
     }
 
-    /// Waits until everything is given back.
-    pub(super) async fn wait_until_idle(&self) {
-        self.engine.wait_until_idle().await;
-    }
-
-    async fn take_place(&self) -> Result<Option<HeldClaim>> {
-        for place in 0..MEMBERS {
-            if let Some(claim) = self.claim(place_call(place)?).await? {
+    async fn become_member(&self) -> Result<Option<HeldClaim>> {
+        for member in 0..MEMBERS {
+            if let Some(claim) = self.claim(member_call(member)?).await? {
                 return Ok(Some(claim));
             }
         }
@@ -96,8 +174,8 @@ impl BucketClaims {
 
     async fn count_members(&self) -> Result<usize> {
         let mut members = 0;
-        for place in 0..MEMBERS {
-            let rk: RecordKey = place_call(place)?.record_key();
+        for member in 0..MEMBERS {
+            let rk: RecordKey = member_call(member)?.record_key();
             let seen = self.engine.call_store(|protocol| protocol.read(rk)).await?;
             members += usize::from(seen.is_running());
         }
@@ -150,15 +228,15 @@ pub fn bucket_records() -> Result<Vec<RecordKey>> {
 /// # Errors
 /// None in practice: the keys are valid.
 pub fn member_records() -> Result<Vec<RecordKey>> {
-    (0..MEMBERS).map(|place| Ok(place_call(place)?.record_key())).collect()
+    (0..MEMBERS).map(|member| Ok(member_call(member)?.record_key())).collect()
 }
 
 fn bucket_call(bucket: u8) -> Result<Call> {
     call_of("bucket", bucket)
 }
 
-fn place_call(place: u8) -> Result<Call> {
-    call_of("member", place)
+fn member_call(member: u8) -> Result<Call> {
+    call_of("member", member)
 }
 
 fn call_of(what: &str, number: u8) -> Result<Call> {
@@ -200,7 +278,7 @@ impl HeldClaim {
     }
 }
 
-/// The grant of a bucket or of a place.
+/// The grant of a bucket or of a membership.
 struct RelayGrant(Grant);
 
 #[async_trait]
