@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use serve::exit::CommandError;
-use serve::logs::{self, Log, LogSettings};
+use serve::logs;
 use version::{LONG_VERSION, VERSION};
 
 /// A request allocates and frees dozens of small objects, often on different threads. mimalloc is faster at that.
@@ -45,13 +45,9 @@ enum Command {
     Worker(Box<commands::worker::WorkerArgs>),
     /// Publish the events of an outbox to a broker, a queue or webhooks, in the order of each key.
     Relay(Box<commands::relay::RelayArgs>),
-    /// Run hostile clients, crashes and pauses against all three layers or without one of them, and audit the result.
     #[cfg(feature = "demo")]
-    Demo(commands::demo::DemoArgs),
-    /// A service of the demo.
-    #[cfg(feature = "demo")]
-    #[command(hide = true)]
-    DemoService(commands::demo::DemoServiceArgs),
+    #[command(flatten)]
+    Demo(commands::demo::DemoCommand),
     /// Create the tables of Hapax in a database, or bring them to the newest version.
     Migrate(commands::migrate::MigrateArgs),
     /// List the keys of the outbox that wait for an operator, let them go on, and publish events again.
@@ -103,17 +99,7 @@ fn main() -> ExitCode {
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
             Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),
             #[cfg(feature = "demo")]
-            Command::Demo(args) => {
-                if args.logs() {
-                    start_log()?;
-                }
-                commands::demo::run(args).await
-            }
-            #[cfg(feature = "demo")]
-            Command::DemoService(args) => {
-                start_log()?;
-                commands::demo::run_service(args).await
-            }
+            Command::Demo(command) => commands::demo::run(command).await,
         }
     });
     // The gateway has ended its log before, if it was serving.
@@ -121,11 +107,6 @@ fn main() -> ExitCode {
     // The command has waited for its requests. A task that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| error.report())
-}
-
-fn start_log() -> Result<(), CommandError> {
-    let log = LogSettings::from_variable().map_err(CommandError::usage)?;
-    Log::start(&log).map(drop).map_err(CommandError::cannot_start)
 }
 
 /// Huge pages keep freed connection memory resident, because a page of 2 MiB stays as long as any byte of it is used.

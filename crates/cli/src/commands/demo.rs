@@ -1,31 +1,60 @@
 //! `hapax demo`: the package `hapax-demo` runs it, and opens by this module what its URLs name.
 
+use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use async_trait::async_trait;
 use hapax::broker::{DeadLetterStore, Source};
 use hapax::outbox::{OutboxUpkeep, Sink};
 use hapax::runtime::{Runtime, Tokio};
-use hapax_demo::{DemoError, Systems};
+use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs, Systems};
 
 use crate::serve::exit::CommandError;
+use crate::serve::logs::{Log, LogSettings};
 use crate::store::wiring::sinks::EventSink;
 use crate::store::wiring::sources::SourceUrl;
 use crate::store::wiring::{StoreUrl, dead, outbox};
 
-pub(crate) use hapax_demo::{DemoArgs, DemoServiceArgs, end_with_demo};
+pub(crate) use hapax_demo::end_with_demo;
 
-/// Runs the demo.
-pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
-    hapax_demo::run(args, &WiredSystems::new()).await.map_err(command_error)
+/// The commands of the demo.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum DemoCommand {
+    /// Run hostile clients, crashes and pauses against all three layers or without one of them, and audit the result.
+    Demo(DemoArgs),
+    /// A service of the demo.
+    #[command(hide = true)]
+    DemoService(DemoServiceArgs),
 }
 
-/// Runs one of its services.
-pub(crate) async fn run_service(args: DemoServiceArgs) -> Result<ExitCode, CommandError> {
-    hapax_demo::run_service(args, &WiredSystems::new()).await.map_err(command_error)
+/// Runs the demo, or one of its services.
+pub(crate) async fn run(command: DemoCommand) -> Result<ExitCode, CommandError> {
+    let systems = WiredSystems { runtime: Arc::new(Tokio::current()) };
+    let ended = match command {
+        DemoCommand::Demo(args) => {
+            if args.logs() {
+                start_log()?;
+            }
+            hapax_demo::run(args, &systems).await
+        }
+        DemoCommand::DemoService(args) => {
+            start_log()?;
+            hapax_demo::run_service(args, &systems).await
+        }
+    };
+    ended.map_err(command_error)
+}
+
+/// Starts a log. The demo has no configuration: only the variable HAPAX_LOG counts.
+fn start_log() -> Result<(), CommandError> {
+    let levels = env::var_os("HAPAX_LOG").unwrap_or_else(|| "info".into());
+    let levels = levels.to_string_lossy().parse();
+    let levels = levels.map_err(|error: Error| CommandError::usage(anyhow!("HAPAX_LOG: {error:#}")))?;
+    let log = LogSettings { levels, format: None, file: None, collector: None };
+    Log::start(&log).map(drop).map_err(CommandError::cannot_start)
 }
 
 fn command_error(error: DemoError) -> CommandError {
@@ -43,10 +72,6 @@ struct WiredSystems {
 }
 
 impl WiredSystems {
-    fn new() -> Self {
-        Self { runtime: Arc::new(Tokio::current()) }
-    }
-
     fn runtime(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.runtime)
     }

@@ -10,7 +10,6 @@ use std::iter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::anyhow;
 use hapax::telemetry::SPANS;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
@@ -39,18 +38,6 @@ pub(crate) struct LogSettings {
     pub(crate) file: Option<PathBuf>,
     /// Where traces and metrics are exported to. Without it, the variables of OpenTelemetry decide.
     pub(crate) collector: Option<CollectorUrl>,
-}
-
-impl LogSettings {
-    /// The settings of a command without a configuration: only the variable HAPAX_LOG counts.
-    ///
-    /// # Errors
-    /// If the variable has a wrong value.
-    pub(crate) fn from_variable() -> Result<Self, anyhow::Error> {
-        let levels = std::env::var_os("HAPAX_LOG").unwrap_or_else(|| "info".into());
-        let levels = levels.to_string_lossy().parse().map_err(|error| anyhow!("HAPAX_LOG: {error:#}"))?;
-        Ok(Self { levels, format: None, file: None, collector: None })
-    }
 }
 
 /// The format of a log line.
