@@ -112,7 +112,7 @@ impl Opened {
         let trust = if is_secure {
             tls::client_config(config.upstream_ca.as_deref(), Some("--upstream-ca"))
         } else {
-            tls::unused_config()
+            tls::unused_config().map_err(Into::into)
         };
         let trust = trust.map_err(CommandError::cannot_start)?;
         let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;

@@ -1,15 +1,13 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
+use hapax::runtime::Tokio;
+use hapax_net::http::{HttpClient, HttpSettings};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde_json::{Map, Value};
 
 use crate::admin::api::ApiError;
@@ -17,13 +15,14 @@ use crate::admin::api::audit::INCOMPLETE;
 use crate::admin::api::call::PREFIX;
 use crate::config::AdminToken;
 use crate::serve::exit::CommandError;
+use crate::tls;
 
 /// The admin API of a process.
 #[derive(Debug)]
 pub(super) struct AdminClient {
     address: String,
     authorization: Option<HeaderValue>,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
 }
 
 /// How long one request may take: a little longer than the process waits for its store.
@@ -40,12 +39,17 @@ impl AdminClient {
         };
         let token = token_file.map(|path| AdminToken::read(path).context("--admin-token-file")).transpose();
         let token = token.map_err(CommandError::usage)?;
-        let tls = crate::tls::client_config(None, None).map_err(CommandError::cannot_start)?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+        let tls = (scheme == "https").then(|| tls::client_config(None, None)).transpose();
+        let settings = HttpSettings {
+            tls: tls.map_err(CommandError::cannot_start)?,
+            time_limit: DEADLINE,
+            max_body: LARGEST,
+            ..HttpSettings::new(Arc::new(Tokio::current()))
+        };
         Ok(Self {
             address: format!("{scheme}://{authority}{PREFIX}"),
             authorization: token.map(|token| token.authorization()),
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client: HttpClient::new(settings).map_err(CommandError::cannot_start)?,
         })
     }
 
@@ -69,16 +73,13 @@ impl AdminClient {
     ) -> Result<Result<Value, ApiError>, CommandError> {
         let authorization = self.authorization.iter();
         let request = authorization.fold(request, |request, value| request.header(AUTHORIZATION, value));
-        let request = request.body(Full::from(body)).map_err(CommandError::usage)?;
-        let answered = tokio::time::timeout(DEADLINE, self.exchange(request)).await;
-        let answered = answered.unwrap_or_else(|_| Err(anyhow!("it does not answer within {DEADLINE:?}")));
+        let request = request.body(body).map_err(CommandError::usage)?;
         let context = "the admin API cannot be asked";
-        answered.context(context).map_err(CommandError::cannot_start)
+        self.exchange(request).await.context(context).map_err(CommandError::cannot_start)
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Result<Value, ApiError>, anyhow::Error> {
-        let (head, body) = self.client.request(request).await?.into_parts();
-        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| anyhow!(error))?.to_bytes();
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Result<Value, ApiError>, anyhow::Error> {
+        let (head, body) = self.client.send(request).await?.into_parts();
         let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
             // Refusals before the API, and other servers, answer with text.
             let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();

@@ -246,7 +246,7 @@ async fn only_a_probe_over_tls_needs_authorities_and_it_trusts_those_of_its_file
         (&[&secure, "--probe-ca", &pki.path("ca")], 1, "the effect happened"),
         (&[&secure, "--probe-ca", &stranger.path("ca")], 3, "the processor behind --probe cannot be asked"),
         (&[&secure, "--probe-ca", "/no/such/file"], 3, "--probe-ca"),
-        (&[&secure], 3, "name a file with --probe-ca"),
+        (&[&secure], 3, "without --probe-ca: the system has no trusted authorities"),
     ] {
         let output = probe(&system, flags);
         let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat();

@@ -2,18 +2,15 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use bytes::Bytes;
 use hapax::OperationId;
+use hapax::runtime::Tokio;
+use hapax_net::http::{HttpClient, HttpSettings};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use crate::serve::exit::CommandError;
@@ -32,7 +29,7 @@ const LARGEST: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct EffectProbe {
     uri: Uri,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
 }
 
 /// What the processor knows. It knows nothing of an operation that is in neither set.
@@ -69,18 +66,21 @@ impl EffectProbe {
             return Err(CommandError::usage(anyhow!("--probe takes http://HOST/PATH or https://HOST/PATH")));
         }
         let is_secure = uri.scheme_str() == Some("https");
-        let trust = if is_secure { tls::client_config(authorities, Some("--probe-ca")) } else { tls::unused_config() };
-        let trust = trust.map_err(CommandError::cannot_start)?;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(trust).https_or_http().enable_http1().build();
-        Ok(Self { uri: uri.clone(), client: Client::builder(TokioExecutor::new()).build(connector) })
+        let tls = is_secure.then(|| tls::client_config(authorities, Some("--probe-ca"))).transpose();
+        let client = HttpClient::new(HttpSettings {
+            tls: tls.map_err(CommandError::cannot_start)?,
+            time_limit: DEADLINE,
+            max_body: LARGEST,
+            ..HttpSettings::new(Arc::new(Tokio::current()))
+        });
+        Ok(Self { uri: uri.clone(), client: client.map_err(CommandError::cannot_start)? })
     }
 
     /// Asks about these operations.
     pub(super) async fn ask(&self, operations: &[OperationId]) -> Result<KnownEffects, CommandError> {
         let mut known = KnownEffects::default();
         for asked in operations.chunks(ASKED) {
-            let answer = tokio::time::timeout(DEADLINE, self.send(asked)).await;
-            let answer = answer.unwrap_or_else(|_| Err(anyhow!("it does not answer within {DEADLINE:?}")));
+            let answer = self.send(asked).await;
             let answer = answer.context("the processor behind --probe cannot be asked");
             let answer = answer.map_err(CommandError::cannot_start)?;
             known.done.extend(answer.done);
@@ -94,13 +94,11 @@ impl EffectProbe {
         let request = Request::post(self.uri.clone())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json")
-            .body(Full::from(json!({ "operations": operations }).to_string()))?;
-        let (head, body) = self.client.request(request).await?.into_parts();
+            .body(json!({ "operations": operations }).to_string().into())?;
+        let (head, body) = self.client.send(request).await?.into_parts();
         if head.status != StatusCode::OK {
             bail!("it answers with status {}", head.status.as_u16());
         }
-        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| anyhow!(error));
-        let body = body.context("its answer cannot be read, or is longer than 1 MiB")?.to_bytes();
         read(&serde_json::from_slice(&body).context("its answer is not JSON")?)
     }
 }

@@ -202,7 +202,7 @@ pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow:
         (Some(cert), Some(key)) => {
             // The key is read once, at the start: it may come from a pipe, and the host of a --check may lack it.
             if key.exists() {
-                let wrong = |error| values.wrong_value("tls-key", &key.to_string_lossy(), error);
+                let wrong = |error: hapax::Error| values.wrong_value("tls-key", &key.to_string_lossy(), error.into());
                 files::check_secret(&key).map_err(wrong)?;
             }
             Ok(Some((cert, key)))

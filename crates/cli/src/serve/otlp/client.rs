@@ -1,32 +1,26 @@
 //! Sends exports to the collector. Each has a time limit and counts in a metric; one that fails is dropped.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hapax::runtime::Tokio;
+use hapax_net::http::{HttpClient, HttpSettings};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_http::HttpError;
 use tokio::runtime::Handle;
 
 use crate::serve::metrics::count_export;
 use crate::tls;
 
-/// How much of an answer of the collector is read.
-const MAX_ANSWER: usize = 64 << 10;
-
 /// A client for one kind of data. Its requests run in the runtime in which it was made, whoever waits for them.
 #[derive(Clone)]
 pub(super) struct CollectorClient {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
     runtime: Handle,
     signal: &'static str,
-    timeout: Duration,
 }
 
 impl fmt::Debug for CollectorClient {
@@ -37,24 +31,18 @@ impl fmt::Debug for CollectorClient {
 
 impl CollectorClient {
     pub(super) fn new(url: &str, signal: &'static str, timeout: Duration) -> Result<Self, anyhow::Error> {
-        let trust = if url.starts_with("https:") { tls::client_config(None, None)? } else { tls::unused_config()? };
-        let connector = HttpsConnectorBuilder::new().with_tls_config(trust).https_or_http().enable_http1().build();
-        let client = Client::builder(TokioExecutor::new()).build(connector);
-        Ok(Self { client, runtime: Handle::current(), signal, timeout })
+        let trust = url.starts_with("https:").then(|| tls::client_config(None, None)).transpose()?;
+        let settings = HttpSettings::new(Arc::new(Tokio::current()));
+        let client = HttpClient::new(HttpSettings { tls: trust, time_limit: timeout, ..settings })?;
+        Ok(Self { client, runtime: Handle::current(), signal })
     }
 
     /// Sends an export, and logs a failure without the address, which may be confidential.
     pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let (client, timeout) = (self.client.clone(), self.timeout);
-        let sending = async move {
-            let response = client.request(request.map(Full::new)).await?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
-            Ok::<_, HttpError>(Response::from_parts(head, body))
-        };
+        let client = self.client.clone();
         // The thread that waits has no runtime of its own, so the clock starts in the task.
-        let sent = self.runtime.spawn(async move { tokio::time::timeout(timeout, sending).await }).await;
-        let sent = sent.map_err(HttpError::from).and_then(|sent| sent.map_err(HttpError::from)).flatten();
+        let sent = self.runtime.spawn(async move { client.send(request).await }).await;
+        let sent = sent.map_err(HttpError::from).and_then(|sent| sent.map_err(HttpError::from));
         let is_taken = sent.as_ref().is_ok_and(|response| response.status().is_success());
         count_export(self.signal, is_taken);
         if !is_taken {
@@ -68,7 +56,7 @@ impl CollectorClient {
 }
 
 #[async_trait]
-impl HttpClient for CollectorClient {
+impl opentelemetry_http::HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         self.send(request).await
     }
