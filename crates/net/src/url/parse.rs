@@ -22,7 +22,7 @@ impl UrlShape {
         let (authority, rest) = rest.split_at(end);
         // A `/`, `?` or `#` in a password that is not encoded ends the hosts before the `@`.
         if authority.contains('#') || rest.contains(['@', '#']) {
-            return Err(invalid("a URL has no #; in a password write #, ?, / and @ as %23, %3F, %2F and %40"));
+            return Err(not_encoded());
         }
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let encoded_path = match path.strip_prefix('/') {
@@ -84,7 +84,12 @@ impl UrlShape {
     fn query(&self, query: &str) -> Result<BTreeMap<String, String>> {
         let mut parameters = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            if !self.parameters.contains(&&*name) {
+            let is_known = self.parameters.contains(&&*name);
+            // The end of a password that is not encoded must not be shown.
+            if !is_known && value.is_empty() || name.contains(['@', ':', '/']) {
+                return Err(not_encoded());
+            }
+            if !is_known {
                 let takes = self.parameters.join(", ");
                 return Err(invalid(format!("the URL of {} has no parameter `{name}`; it takes {takes}", self.what)));
             }
@@ -122,6 +127,12 @@ impl UrlShape {
         }
         Ok((user, password))
     }
+}
+
+fn not_encoded() -> Error {
+    invalid(
+        "a URL has no #, and a value for each parameter; in a password write #, ?, / and @ as %23, %3F, %2F and %40",
+    )
 }
 
 fn decode(text: &str) -> Result<String> {
