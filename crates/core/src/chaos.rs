@@ -98,6 +98,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("extension_stops_early", "the lease of a delivery is not extended while its handler runs"),
     ("redrive_without_record_runs", "a redrive runs a message of unknown outcome again once its record has expired"),
     ("word_is_not_used_up", "the word that a message had no effect holds for every further attempt"),
+    ("letter_runs_after_its_lease", "a letter that was dropped while its worker was paused runs all the same"),
     ("letter_is_not_extended", "a redriven letter is taken by a second worker while its message still runs"),
     ("unread_letters_are_none", "dead letters that cannot be read count as none, so that parked keys go on"),
     ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),

@@ -33,6 +33,13 @@ pub trait Settle: fmt::Debug + Send + Sync + 'static {
     /// worker.
     async fn leave(&self, lanes: &[Lane]) -> Result<()>;
 
+    /// Whether a delivery still belongs to this worker, as far as the source knows without asking the broker. The
+    /// worker asks right before it processes a message, which may have waited for long. If not, the worker forgets the
+    /// delivery.
+    fn is_ours(&self, _delivery: &DeliveryId) -> bool {
+        true
+    }
+
     /// The number of messages that are not acknowledged yet, delivered or not. None if the broker does not tell.
     ///
     /// # Errors

@@ -75,6 +75,13 @@ pub(crate) fn extended_too_long(delivery: &DeliveryId) {
     tracing::warn!(?delivery, "the broker keeps a delivery no longer, and delivers the message again");
 }
 
+pub(crate) fn redrive_lapsed(source: &str) {
+    tracing::warn!(
+        source,
+        "a letter waited beyond its lease and does not run here; if it is still marked, it is taken again"
+    );
+}
+
 pub(crate) fn redrive_failed(source: &str, error: &Error) {
     let error = tracing::field::debug(error);
     tracing::warn!(source, error, "the dead letters cannot be read; those that were marked for a redrive wait");

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use crate::telemetry;
 use crate::worker::reopen::{Reopen, ReopenedLetter};
-use taken::{OpenLetter, Redrive};
+use taken::{OpenLetter, Redrive, TakenLetters};
 
 /// How often the store is asked for marked letters.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub struct RedriveSource {
     redrive: Arc<Redrive>,
     settler: Arc<RedriveSettler>,
     /// Letters that are being taken.
-    taking: Option<oneshot::Receiver<Result<Vec<MarkedLetter>>>>,
+    taking: Option<oneshot::Receiver<Result<TakenLetters>>>,
     /// Taken letters that are not delivered.
     ready: VecDeque<Delivery>,
     /// Whether no further letters are taken or delivered.
@@ -56,7 +56,7 @@ pub struct RedriveSource {
 /// What a [`RedriveSource`] waits for.
 enum RedriveInput {
     Source(Result<Event>),
-    Taken(Result<Vec<MarkedLetter>>),
+    Taken(Result<TakenLetters>),
     TimeToLook,
 }
 
@@ -124,23 +124,25 @@ impl RedriveSource {
         }
     }
 
-    fn receive(&mut self, taken: Result<Vec<MarkedLetter>>) {
+    fn receive(&mut self, taken: Result<TakenLetters>) {
         self.taking = None;
         self.look_at = self.redrive.runtime.boottime_now() + LOOK_EVERY;
         match taken {
-            Ok(letters) => letters.into_iter().for_each(|marked| self.deliver(marked)),
+            Ok(taken) => taken.letters.into_iter().for_each(|marked| self.deliver(marked, taken.leased_until)),
             Err(error) => telemetry::redrive_failed(&self.redrive.source, &error),
         }
     }
 
-    fn deliver(&mut self, marked: MarkedLetter) {
+    fn deliver(&mut self, marked: MarkedLetter, leased_until: Duration) {
         let mut open = self.redrive.open.lock();
-        // Its lease ran out although it is still being processed here.
-        if open.values().any(|letter| (letter.id, letter.marked_at) == (marked.letter.id, marked.marked_at)) {
+        let is_it = |letter: &&mut OpenLetter| (letter.id, letter.marked_at) == (marked.letter.id, marked.marked_at);
+        // Its lease ran out although it waits or is being processed here.
+        if let Some(letter) = open.values_mut().find(is_it) {
+            letter.leased_until = leased_until;
             return;
         }
         self.delivered += 1;
-        let letter = OpenLetter { id: marked.letter.id, marked_at: marked.marked_at, owed: None };
+        let letter = OpenLetter { id: marked.letter.id, marked_at: marked.marked_at, leased_until, owed: None };
         open.insert(self.delivered, letter);
         let handle = marked.letter.id.as_bytes().to_vec().into();
         let id = DeliveryId { lane: self.redrive.lane.clone(), number: self.delivered, handle };
@@ -256,6 +258,13 @@ impl Settle for RedriveSettler {
 
     async fn leave(&self, lanes: &[Lane]) -> Result<()> {
         self.inner.leave(lanes).await
+    }
+
+    fn is_ours(&self, delivery: &DeliveryId) -> bool {
+        match delivery.lane == self.redrive.lane {
+            true => self.redrive.is_ours(delivery.number),
+            false => self.inner.is_ours(delivery),
+        }
     }
 
     async fn lag(&self) -> Result<Option<u64>> {

@@ -71,11 +71,20 @@ impl Engine {
             if numbers.is_empty() {
                 return;
             }
-            let numbers = self.bury_unidentified(numbers);
+            let numbers = self.bury_unidentified(self.forget_lapsed(numbers));
             if !numbers.is_empty() {
                 self.start_batch(numbers);
             }
         }
+    }
+
+    /// Forgets the deliveries that belong to another worker by now. Returns the others.
+    fn forget_lapsed(&mut self, numbers: Vec<u64>) -> Vec<u64> {
+        let is_ours =
+            |number: &u64| self.messages.get(number).is_some_and(|held| self.settler.is_ours(&held.delivery.id));
+        let (ours, lapsed): (Vec<u64>, Vec<u64>) = numbers.into_iter().partition(is_ours);
+        lapsed.into_iter().for_each(|number| drop(self.forget(number)));
+        ours
     }
 
     /// Buries the messages without a usable key, whose turn has come. Returns the others.

@@ -50,14 +50,23 @@ pub(super) struct Redrive {
 pub(super) struct OpenLetter {
     pub(super) id: DeadLetterId,
     pub(super) marked_at: Timestamp,
+    /// Until when it belongs to this worker, on the boot-time clock. It ends in the store no earlier.
+    pub(super) leased_until: Duration,
     /// How its delivery was settled, if the store has not confirmed it. Each look settles it again.
     pub(super) owed: Option<Settlement>,
+}
+
+/// Letters that were taken together.
+#[derive(Default)]
+pub(super) struct TakenLetters {
+    pub(super) letters: Vec<MarkedLetter>,
+    pub(super) leased_until: Duration,
 }
 
 impl Redrive {
     /// Extends the leases of the open letters and takes further ones, in a task: a future that is dropped would lose
     /// them for the length of their lease.
-    pub(super) fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<Vec<MarkedLetter>>> {
+    pub(super) fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<TakenLetters>> {
         let (reply, taken) = oneshot::channel();
         let redrive = Arc::clone(self);
         self.runtime.spawn(Box::pin(async move {
@@ -67,16 +76,14 @@ impl Redrive {
         taken
     }
 
-    async fn extend_and_take(&self) -> Result<Vec<MarkedLetter>> {
+    async fn extend_and_take(&self) -> Result<TakenLetters> {
         self.settle_again().await;
-        let open: Vec<DeadLetterId> = self.open.lock().values().map(|letter| letter.id).collect();
-        if !open.is_empty() && !chaos::on("letter_is_not_extended") {
-            self.letters.extend(&open, LEASE).await?;
-        }
-        let limit = MOST.saturating_sub(open.len());
+        self.extend().await?;
+        let limit = MOST.saturating_sub(self.open.lock().len());
         if limit == 0 {
-            return Ok(Vec::new());
+            return Ok(TakenLetters::default());
         }
+        let leased_until = self.runtime.boottime_now() + LEASE;
         let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?.into_iter();
         let (mut ready, mut failures) = (Vec::new(), 0);
         let until = self.runtime.boottime_now() + PREPARE_WITHIN;
@@ -101,7 +108,36 @@ impl Redrive {
             let after = if failures < MOST_FAILURES { Duration::ZERO } else { LOOK_AGAIN };
             let _ = self.letters.postpone(&waiting, after).await;
         }
-        Ok(ready)
+        Ok(TakenLetters { letters: ready, leased_until })
+    }
+
+    /// Extends the leases of the open letters. A lease that has ended is not extended: the letter may have been dropped
+    /// since, or be with another worker.
+    async fn extend(&self) -> Result<()> {
+        let asked_at = self.runtime.boottime_now();
+        let is_live = |letter: &&OpenLetter| letter.leased_until > asked_at;
+        let open: Vec<DeadLetterId> = self.open.lock().values().filter(is_live).map(|letter| letter.id).collect();
+        if open.is_empty() || chaos::on("letter_is_not_extended") {
+            return Ok(());
+        }
+        self.letters.extend(&open, LEASE).await?;
+        let extended_at = self.runtime.boottime_now();
+        for letter in self.open.lock().values_mut().filter(|letter| open.contains(&letter.id)) {
+            if letter.leased_until > extended_at {
+                letter.leased_until = asked_at + LEASE;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an open letter still belongs to this worker. One that does not is not open any more.
+    pub(super) fn is_ours(&self, number: u64) -> bool {
+        let (mut open, now) = (self.open.lock(), self.runtime.boottime_now());
+        let is_live = open.get(&number).is_some_and(|letter| letter.leased_until > now);
+        if !is_live && open.remove(&number).is_some() {
+            telemetry::redrive_lapsed(&self.source);
+        }
+        is_live || chaos::on("letter_runs_after_its_lease")
     }
 
     /// Lets a message run again. Returns whether its letter can be delivered now.

@@ -15,9 +15,9 @@ use hapax_core::broker::{
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::store::{Memory, MemorySettings, Store};
-use hapax_core::worker::{MessageIdentity, RecordReopener, RedriveSource, Worker};
+use hapax_core::worker::{MessageIdentity, RecordReopener, RedriveSource, Worker, WorkerSettings};
 use hapax_core::{Call, Gate, Policy, Settings};
-use hapax_testkit::{MemoryBroker, VirtualTime};
+use hapax_testkit::{MemoryBroker, ProcessPart, VirtualTime};
 
 /// How each run of the handler ends, in order. The last one holds for all further runs.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +139,7 @@ impl Bench {
         );
         let worker = Worker::builder(Box::new(source), Arc::new(handler), letters)
             .identity(identity)
+            .settings(WorkerSettings { concurrency: 1, ..WorkerSettings::default() })
             .runtime(runtime)
             .build()
             .unwrap();
@@ -165,6 +166,12 @@ impl Bench {
         let letter = &self.listed()[0];
         let change = self.letters.mark(letter.id, &letter.seen, word).now_or_never().unwrap().unwrap();
         assert_eq!(change, LetterChange::Yes);
+    }
+
+    /// Drops the only letter, as its list shows it now.
+    fn drop_letter(&self) -> LetterChange {
+        let letter = self.listed().remove(0);
+        self.letters.remove(letter.id, &letter.seen).now_or_never().unwrap().unwrap()
     }
 
     fn begun(&self) -> usize {
@@ -249,6 +256,30 @@ fn a_letter_that_waits_for_its_next_attempt_can_be_dropped() {
         assert_eq!(dropped, LetterChange::Yes, "nobody processes it");
         bench.time.run_for(Duration::from_secs(600));
         assert_eq!((bench.begun(), bench.listed().len()), (2, 0), "it ran although it was dropped");
+    }
+}
+
+#[test]
+fn a_letter_that_was_dropped_while_its_worker_was_paused_does_not_run() {
+    const RUNS: &[Run] = &[Run::Unknown, Run::Takes(Duration::from_secs(20)), Run::Takes(Duration::from_secs(1))];
+    for is_dropped in [true, false] {
+        let bench = Bench::new(RUNS);
+        bench.publish("order-2");
+        bench.wait_for("the only slot is taken", || bench.begun() == 2);
+        bench.redrive(Some(LetterWord::NotDone));
+        bench.time.run_for(Duration::from_secs(5));
+        assert!(matches!(bench.drop_letter(), LetterChange::Taken(_)), "it waits for the slot");
+        let parts = [ProcessPart::Tasks, ProcessPart::Threads];
+        parts.map(|part| bench.processes[0].pause(part));
+        bench.time.run_for(Duration::from_secs(40));
+        if is_dropped {
+            assert_eq!(bench.drop_letter(), LetterChange::Yes, "its lease has ended");
+        }
+        parts.map(|part| bench.processes[0].resume(part));
+        bench.wait_for("the slot is free", || bench.broker.unfinished() == 0);
+        bench.time.run_for(Duration::from_secs(120));
+        // One that was not dropped is taken again, and runs once.
+        assert_eq!((bench.begun(), bench.listed().len()), (if is_dropped { 2 } else { 3 }, 0));
     }
 }
 
