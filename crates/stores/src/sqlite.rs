@@ -16,6 +16,7 @@ mod file_thread;
 mod group;
 mod inspection;
 mod ledger;
+mod log_owner;
 mod opened_file;
 mod outbox;
 mod queue;
@@ -150,6 +151,7 @@ impl Threads {
         let checkpoints = Checkpoints::start(connection::open(path)?, &**runtime)?;
         // All three have the same file open.
         file.check()?;
+        log_owner::note(path);
         let opened = |connection| FileConnection { connection, file: file.clone() };
         let write = group::write_groups(opened(writer), checkpoints, Arc::clone(runtime));
         let read = group::read_steps(opened(reader), Arc::clone(runtime));
@@ -215,6 +217,13 @@ impl Inspect for Sqlite {
     async fn check(&self) -> Result<Vec<Finding>> {
         if let Err(moved) = self.threads.file.check() {
             return Ok(vec![Finding { severity: Severity::Refuse, message: moved.to_string() }]);
+        }
+        if self.threads.file.is_damaged() {
+            let path = self.threads.file.place();
+            let message = format!(
+                "{path} is damaged; stop the process, restore a backup, remove {path}-wal and {path}-shm, then start"
+            );
+            return Ok(vec![Finding { severity: Severity::Refuse, message }]);
         }
         let synchronous = self.threads.writer.run(|step| step.synchronous()).await?;
         if synchronous >= connection::SYNCHRONOUS_FULL {

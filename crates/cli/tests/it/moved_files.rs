@@ -41,7 +41,8 @@ async fn a_gateway_confirms_nothing_after_its_file_was_replaced() {
     assert!(page.contains("hapax_store_findings{severity=\"refuse\"} 1\n"), "{page}");
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
-    assert!(logs.contains("the store should no longer be used") && logs.contains("restart the process"), "{logs}");
+    let remedy = format!("stop the process, remove {0}-wal and {0}-shm of the old file", path.display());
+    assert!(logs.contains("the store should no longer be used") && logs.contains(&remedy), "{logs}");
 
     let gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
     assert!(gateway.post("/charges", "key-1", "{}").await.unwrap().is_replayed());
@@ -50,4 +51,31 @@ async fn a_gateway_confirms_nothing_after_its_file_was_replaced() {
     })
     .await;
     assert_eq!(gateway.post("/charges", "key-2", "{}").await.unwrap().body, "answer 3");
+}
+
+/// As before a restore with `cp`, or by mistake. What is only in the removed log can be saved as long as the gateway
+/// runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_confirms_nothing_after_its_log_was_removed_and_says_how_to_save_it() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (store, path) = (sqlite(directory.path()), directory.path().join("hapax.db"));
+    let gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
+    assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201);
+    for suffix in ["-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{suffix}", path.display())).unwrap();
+    }
+    let refused = gateway.post("/charges", "key-2", "{}").await.unwrap();
+    assert_eq!((refused.status.as_u16(), refused.problem()), (503, "store-unavailable"), "{}", refused.body);
+    let told = gateway.get(gateway.admin, "/readyz").await.unwrap();
+    let lost = format!("{}-wal was removed or replaced", path.display());
+    assert!(told.status == 503 && told.body.contains(&lost), "{}", told.body);
+    let copy = told.body.split_once("copy ").and_then(|(_, rest)| rest.split_once("; then")).unwrap().0;
+    let (from, to) = copy.split_once(" to ").unwrap();
+    std::fs::copy(from, to).unwrap();
+    gateway.terminate();
+    gateway.wait_for_exit();
+
+    let gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
+    assert!(gateway.post("/charges", "key-1", "{}").await.unwrap().is_replayed());
+    assert_eq!(gateway.post("/charges", "key-2", "{}").await.unwrap().body, "answer 2");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use hapax_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
+use super::log_owner;
 use super::turn::Turn;
 
 /// The schema that this release writes, and the newest that it reads.
@@ -31,6 +32,7 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
         let message = format!("{} is on a network file system; choose a local one", path.display());
         return Err(Error::new(ErrorKind::Unusable, message));
     }
+    log_owner::check(path)?;
     create_private(path);
     let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
     configure(&connection, path)?;

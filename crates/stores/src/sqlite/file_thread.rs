@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection;
+use super::log_owner;
 use super::opened_file::SqliteFile;
 use super::turn::Turn;
 
@@ -104,6 +105,9 @@ pub(super) fn open(path: &Path, migrate: impl FnOnce(&mut Connection) -> Result<
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(unusable)?;
     migrate(&mut connection)?;
     connection.busy_timeout(connection::BUSY_TIMEOUT).map_err(unusable)?;
+    // Now the connection has the log open.
+    file.check()?;
+    log_owner::note(path);
     Ok(FileConnection { connection, file })
 }
 

@@ -41,6 +41,7 @@ pub(super) fn read_steps(opened: FileConnection, runtime: Arc<dyn Runtime>) -> i
                 let read = check(&opened, ErrorKind::NotApplied).and_then(|()| {
                     step.carry_out(&mut context).map_err(|error| group_error(error, ErrorKind::NotApplied))
                 });
+                note_damage(&opened, &read);
                 step.reply(&read);
             }
         }
@@ -54,7 +55,9 @@ fn commit_readable(
     group: &mut Vec<Box<dyn QueuedStep>>,
 ) -> Result<(), GroupError> {
     loop {
-        match commit(opened, runtime, group) {
+        let committed = commit(opened, runtime, group);
+        note_damage(opened, &committed);
+        match committed {
             Err(error)
                 if let Some(damaged) = error.damaged_step
                     && group.len() > 1 =>
@@ -87,6 +90,13 @@ fn commit(opened: &FileConnection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
     }
     // A file that was moved before its commit may not be the one that is kept.
     committed.and_then(|()| check(opened, ErrorKind::Unknown))
+}
+
+/// From then on, a check of the store finds that the file is damaged.
+fn note_damage(opened: &FileConnection, result: &Result<(), GroupError>) {
+    if result.as_ref().is_err_and(|error| error.kind == ErrorKind::Damaged) {
+        opened.file.set_damaged();
+    }
 }
 
 /// Checks that the file is still at its path.

@@ -1,17 +1,21 @@
-use std::fs;
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Display, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hapax_core::{Error, ErrorKind, Result};
 
 use crate::chaos;
 
-/// A file of SQLite that this process has open, by its device and inode. SQLite does not notice that an open file is
-/// moved, removed or replaced, for instance by a backup that is restored with `mv`: what it writes then is lost at the
-/// next start. Everything of Hapax that has a file open checks it before each use, and again before it confirms a
-/// write.
+/// A file of SQLite that this process has open, with its log and the index of the log, by their devices and inodes.
+/// SQLite does not notice that an open file is moved, removed or replaced, for instance by a backup that is restored
+/// with `mv`: what it writes then is lost at the next start. The same holds for the log. Everything of Hapax that has a
+/// file open checks it before each use, and again before it confirms a write.
 ///
-/// `VACUUM` and a restore with SQLite's own backup keep the file, and with it the inode.
+/// `VACUUM` and a restore with SQLite's own backup keep the file, and with it the inode. SQLite removes and creates the
+/// log itself, but not while a connection has it open.
 ///
 /// ```
 /// use hapax::stores::SqliteFile;
@@ -28,8 +32,13 @@ use crate::chaos;
 #[derive(Clone, Debug)]
 pub struct SqliteFile {
     path: PathBuf,
-    /// Device and inode.
-    opened: (u64, u64),
+    /// The path without links, at the opening. SQLite has the log beside it.
+    place: PathBuf,
+    opened: FileIdentity,
+    was_empty: bool,
+    log: Arc<Companion>,
+    index: Arc<Companion>,
+    is_damaged: Arc<AtomicBool>,
 }
 
 impl SqliteFile {
@@ -40,37 +49,81 @@ impl SqliteFile {
     /// `Unusable` if there is no file.
     pub fn at(path: &Path) -> Result<Self> {
         // The process may change its working directory.
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let opened = identity(&absolute).map_err(|source| {
+        let path_now = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let examined = fs::canonicalize(&path_now).and_then(|place| Ok((fs::metadata(&place)?, place)));
+        let (metadata, place) = examined.map_err(|source| {
             let message = format!("{} cannot be examined; check the rights on its directory", path.display());
             Error::new(ErrorKind::Unusable, message).caused_by(source)
         })?;
-        Ok(Self { path: absolute, opened })
+        Ok(Self {
+            path: path_now,
+            opened: FileIdentity::of(&metadata),
+            was_empty: metadata.len() == 0,
+            log: Arc::new(Companion::beside(&place, "-wal")),
+            index: Arc::new(Companion::beside(&place, "-shm")),
+            is_damaged: Arc::default(),
+            place,
+        })
     }
 
-    /// Checks that the file is still at its path.
+    /// Checks that the file is still at its path, and its log beside it.
     ///
     /// # Errors
-    /// `NotApplied` if another file is there, or none. A file that comes back is accepted again.
+    /// `NotApplied` if another file is there, none, or an emptied one, or if the log or its index was removed or
+    /// replaced while this process has it open. A file that comes back is accepted again.
     pub fn check(&self) -> Result<()> {
         self.check_as(ErrorKind::NotApplied)
     }
 
     /// As [`check`](Self::check), with this kind of error.
     pub(super) fn check_as(&self, kind: ErrorKind) -> Result<()> {
-        let path = self.path.display();
-        let error = |what: &str| {
-            let message = format!(
-                "{path} {what} while this process has it open, so nothing is written any more; restart the process"
-            );
-            Error::new(kind, message)
-        };
-        match identity(&self.path) {
-            Ok(found) if found == self.opened => Ok(()),
-            _ if chaos::on("moved_file_unnoticed") => Ok(()),
-            Ok(_) => Err(error("was replaced by another file")),
-            Err(source) => Err(error("was moved or removed").caused_by(source)),
+        let Err(change) = self.compare() else { return Ok(()) };
+        if chaos::on("moved_file_unnoticed") {
+            return Ok(());
         }
+        let message = change.told(self.path.display(), self.place());
+        let error = Error::new(kind, message);
+        Err(match change {
+            FileChange::Missing(source) => error.caused_by(source),
+            FileChange::Replaced
+            | FileChange::Renamed
+            | FileChange::Emptied
+            | FileChange::LostLog(_)
+            | FileChange::LostIndex => error,
+        })
+    }
+
+    /// Compares what is on the disk with what was opened. Nothing is opened for that: SQLite's locks on a file end when
+    /// the process closes any descriptor of it.
+    fn compare(&self) -> Result<(), FileChange> {
+        let found = fs::symlink_metadata(&self.place).map_err(FileChange::Missing)?;
+        let leads_elsewhere =
+            self.path != self.place && fs::canonicalize(&self.path).map_err(FileChange::Missing)? != self.place;
+        if leads_elsewhere || FileIdentity::of(&found) != self.opened {
+            let is_same = fs::metadata(&self.path).is_ok_and(|reached| FileIdentity::of(&reached) == self.opened);
+            return Err(if is_same { FileChange::Renamed } else { FileChange::Replaced });
+        }
+        if found.len() == 0 && !self.was_empty {
+            return Err(FileChange::Emptied);
+        }
+        if let Some(descriptor) = self.log.lost(self.opened.device) {
+            return Err(FileChange::LostLog(descriptor));
+        }
+        self.index.lost(self.opened.device).map_or(Ok(()), |_| Err(FileChange::LostIndex))
+    }
+
+    /// Where the file is, without links.
+    pub(super) fn place(&self) -> Display<'_> {
+        self.place.display()
+    }
+
+    /// Notes that SQLite has found the file damaged.
+    pub(super) fn set_damaged(&self) {
+        self.is_damaged.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
     }
 
     /// Runs work on the file. It does not start if the file has gone, and if the file goes meanwhile, nobody knows
@@ -83,7 +136,103 @@ impl SqliteFile {
     }
 }
 
-fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
-    let metadata = fs::metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+/// What happened to an open file.
+#[derive(Debug)]
+enum FileChange {
+    Missing(io::Error),
+    Replaced,
+    /// The path leads to the file by another name, where SQLite looks for another log.
+    Renamed,
+    Emptied,
+    /// Where the process has the log open, if that is known.
+    LostLog(PathBuf),
+    LostIndex,
+}
+
+impl FileChange {
+    /// What to do. Whoever restores a file must not leave the log of the old one beside it: SQLite would write it into
+    /// the restored file.
+    fn told(&self, path: Display<'_>, place: Display<'_>) -> String {
+        let meanwhile = "while this process has it open, so nothing is written any more";
+        match self {
+            Self::Missing(_) => format!(
+                "{path} was moved or removed {meanwhile}; move it back, or stop the process, restore a backup, remove \
+                 {place}-wal and {place}-shm of the old file, then start"
+            ),
+            Self::Replaced => format!(
+                "{path} was replaced by another file {meanwhile}; stop the process, remove {place}-wal and \
+                 {place}-shm of the old file, then start"
+            ),
+            Self::Renamed => format!("{path} got another name {meanwhile}; move the file back to {place}"),
+            Self::Emptied => format!(
+                "{path} was emptied {meanwhile}; stop the process, restore a backup, remove {place}-wal and \
+                 {place}-shm of the old file, then start"
+            ),
+            Self::LostLog(descriptor) => format!(
+                "{place}-wal was removed or replaced {meanwhile}; what is only in it is lost when the process ends: \
+                 if no backup was restored, copy {} to {place}-wal; then restart the process",
+                descriptor.display()
+            ),
+            Self::LostIndex => {
+                format!("{place}-shm was removed or replaced {meanwhile}; restart every process that has the file open")
+            }
+        }
+    }
+}
+
+/// A file beside the database that SQLite creates when it needs it, and removes when the last connection closes.
+#[derive(Debug)]
+struct Companion {
+    path: PathBuf,
+    /// Of the file that was seen there last; 0 if there was none.
+    inode: AtomicU64,
+}
+
+impl Companion {
+    fn beside(place: &Path, suffix: &str) -> Self {
+        let mut path = place.as_os_str().to_owned();
+        path.push(suffix);
+        Self { path: path.into(), inode: AtomicU64::new(0) }
+    }
+
+    /// Where this process has the file open that was seen at the path, if another one is there now, or none. If nobody
+    /// here has it open, SQLite removed it itself, and the one that is there now counts.
+    fn lost(&self, device: u64) -> Option<PathBuf> {
+        let found = fs::metadata(&self.path).map_or(0, |metadata| metadata.ino());
+        let seen = self.inode.load(Ordering::Relaxed);
+        if found == seen {
+            return None;
+        }
+        let lost = if seen == 0 { None } else { descriptor(FileIdentity { device, inode: seen }) };
+        if lost.is_none() {
+            self.inode.store(found, Ordering::Relaxed);
+        }
+        lost
+    }
+}
+
+/// Where other processes find a file that this process has open. If the system does not list its open files, it may
+/// have it open.
+fn descriptor(file: FileIdentity) -> Option<PathBuf> {
+    let directory = format!("/proc/{}/fd", std::process::id());
+    let listed = fs::read_dir(&directory).or_else(|_| fs::read_dir("/dev/fd"));
+    let Ok(mut descriptors) = listed else { return Some(directory.into()) };
+    descriptors.find_map(|entry| {
+        let path = entry.ok()?.path();
+        let metadata = fs::metadata(&path).ok()?;
+        (FileIdentity::of(&metadata) == file).then_some(path)
+    })
+}
+
+/// What a file keeps when its name changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
 }

@@ -13,8 +13,8 @@ use hapax_core::runtime::{Tokio, timeout};
 use hapax_core::store::{Inserted, Inspect, Severity};
 use hapax_core::{ErrorKind, EventId, Store};
 use hapax_stores::{
-    Sqlite, SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource,
-    SqliteSourceSettings, SqliteTables,
+    Sqlite, SqliteDeadLetters, SqliteFile, SqliteLedger, SqliteOutbox, SqliteQueue, SqliteSink, SqliteSinkConfig,
+    SqliteSource, SqliteSourceSettings, SqliteTables,
 };
 use rusqlite::{Connection, Transaction};
 
@@ -110,6 +110,144 @@ async fn what_keeps_the_file_is_allowed() {
     assert_eq!(begins(&stores[1], 101).await, Err(ErrorKind::NotApplied));
 }
 
+/// Removes files beside the database, as an operator does before a restore.
+fn remove(file: &MovableFile, suffixes: &[&str]) {
+    for suffix in suffixes {
+        fs::remove_file(format!("{}{suffix}", file.path.display())).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_removed_while_it_is_open_is_noticed() {
+    for (suffixes, restored) in [(&["-wal"][..], false), (&["-wal", "-shm"], false), (&["-wal", "-shm"], true)] {
+        let file = MovableFile::new();
+        let store = open(&file.path).unwrap();
+        begins(&store, 1).await.unwrap();
+        remove(&file, suffixes);
+        if restored {
+            // `cp` keeps the file and with it the inode. The connection creates another log.
+            let content = fs::read(&file.path).unwrap();
+            fs::write(&file.path, content).unwrap();
+            Connection::open(&file.path).unwrap().query_row("pragma user_version", [], |_| Ok(())).unwrap();
+        }
+        for key in 2..4 {
+            assert_eq!(begins(&store, key).await, Err(ErrorKind::NotApplied), "{suffixes:?} {restored}");
+        }
+        let error = store.read(&begin(1).call.record_key()).await.unwrap_err();
+        assert!(error.to_string().contains("shop.db-wal was removed or replaced while"), "{error}");
+        assert_eq!(refusals(&store).await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_index_of_the_log_that_is_removed_is_noticed() {
+    let file = MovableFile::new();
+    let store = open(&file.path).unwrap();
+    begins(&store, 1).await.unwrap();
+    remove(&file, &["-shm"]);
+    assert_eq!(begins(&store, 2).await, Err(ErrorKind::NotApplied));
+    let refused = refusals(&store).await;
+    assert!(refused.len() == 1 && refused[0].contains("shop.db-shm was removed or replaced"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_only_got_another_name_is_noticed_because_its_log_has_the_old_one() {
+    for has_link in [false, true] {
+        let file = MovableFile::new();
+        let link = file.folder.path().join("link.db");
+        let path = if has_link { &link } else { &file.path };
+        let _ = symlink(&file.path, &link);
+        let store = open(path).unwrap();
+        begins(&store, 1).await.unwrap();
+        file.move_away();
+        let _ = fs::remove_file(path);
+        symlink(file.other(), path).unwrap();
+        assert_eq!(begins(&store, 2).await, Err(ErrorKind::NotApplied), "{}", path.display());
+        // The old name again, by a second name of the file.
+        if has_link {
+            fs::hard_link(file.other(), &file.path).unwrap();
+        }
+        let refused = refusals(&store).await;
+        let remedy = format!(
+            "got another name while this process has it open, so nothing is written any more; move \
+             the file back to {}",
+            file.path.display()
+        );
+        assert!(refused.len() == 1 && refused[0].contains(&remedy), "{refused:?}");
+        fs::remove_file(path).unwrap();
+        file.move_back();
+        let _ = symlink(&file.path, &link);
+        begins(&store, 2).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_emptied_is_noticed() {
+    let file = MovableFile::new();
+    let store = open(&file.path).unwrap();
+    begins(&store, 1).await.unwrap();
+    File::create(&file.path).unwrap();
+    assert_eq!(begins(&store, 2).await, Err(ErrorKind::NotApplied));
+    let refused = refusals(&store).await;
+    assert!(refused.len() == 1 && refused[0].contains("shop.db was emptied while"), "{refused:?}");
+}
+
+/// A killed process leaves its log, and a backup is restored with `mv`.
+#[tokio::test]
+async fn a_log_of_the_file_before_is_not_written_into_a_restored_one() {
+    let file = MovableFile::new();
+    let beside = |suffix: &str| PathBuf::from(format!("{}{suffix}", file.path.display()));
+    let store = open(&file.path).unwrap();
+    begins(&store, 1).await.unwrap();
+    file.replace();
+    let restored = fs::read(&file.path).unwrap();
+    for _ in 0..2 {
+        let error = open(&file.path).expect_err("its log is that of the old file");
+        assert_eq!(error.kind(), ErrorKind::Unusable);
+        assert!(error.to_string().contains("remove") && error.to_string().contains("shop.db-wal"), "{error}");
+    }
+    SqliteOutbox::open(&file.path).expect_err("its log is that of the old file");
+    assert_eq!(fs::read(&file.path).unwrap(), restored);
+    // Both were restored together, as from a copy of the folder.
+    fs::copy(beside("-wal"), file.other()).unwrap();
+    fs::rename(file.other(), beside("-wal")).unwrap();
+    fs::remove_file(beside("-shm")).unwrap();
+    begins(&open(&file.path).unwrap(), 2).await.unwrap();
+    drop(store);
+}
+
+/// SQLite removes the log when the last connection closes, and when the journal mode changes.
+#[test]
+fn a_log_that_sqlite_removes_or_creates_itself_is_allowed() {
+    let file = MovableFile::new();
+    let wal = PathBuf::from(format!("{}-wal", file.path.display()));
+    let opened = SqliteFile::at(&file.path).unwrap();
+    let write = |connection: &Connection| connection.execute_batch("create table if not exists t (x)").unwrap();
+    for mode in ["wal", "delete", "wal", "truncate", "wal"] {
+        let connection = Connection::open(&file.path).unwrap();
+        connection.pragma_update(None, "journal_mode", mode).unwrap();
+        write(&connection);
+        opened.check().unwrap_or_else(|error| panic!("{mode}: {error}"));
+        assert_eq!(wal.exists(), mode == "wal");
+        if mode == "wal" {
+            let other = Connection::open(&file.path).unwrap();
+            write(&other);
+            drop(connection);
+            opened.check().unwrap();
+            // The log keeps its inode.
+            let _: i64 = other.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get(0)).unwrap();
+            write(&other);
+            opened.check().unwrap();
+        } else {
+            drop(connection);
+        }
+        assert!(!wal.exists());
+        // Another file may get the inode of the old log.
+        File::create(file.folder.path().join(format!("{mode}.txt"))).unwrap();
+        opened.check().unwrap_or_else(|error| panic!("{mode}, closed: {error}"));
+    }
+}
+
 /// The file goes after the write has begun, and before it is committed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_file_went_meanwhile_is_not_confirmed() {
@@ -159,6 +297,16 @@ async fn an_event_for_a_file_that_has_gone_is_not_published() {
         assert!(format!("{cause:?}").contains("was replaced by another file"), "{cause:?}");
     }
     assert!(sink.check().await.unwrap_err().to_string().contains("was replaced by another file"));
+}
+
+#[tokio::test]
+async fn an_event_for_a_file_whose_log_has_gone_is_not_published() {
+    let file = MovableFile::new();
+    let sink = sink(&file.path);
+    remove(&file, &["-wal", "-shm"]);
+    let published = sink.publish(&Arc::new(OutgoingEvent::new(EventId::from_bytes([1; 16]), "orders", "{}"))).await;
+    let Published::NotPublished { cause, .. } = published else { panic!("{published:?}") };
+    assert!(format!("{cause:?}").contains("shop.db-wal was removed or replaced"), "{cause:?}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::machine::{Begin, Lapse};
-use hapax_core::store::{Inserted, Inspect};
+use hapax_core::store::{Inserted, Inspect, Severity};
 use hapax_core::{Error, ErrorKind, Identity, Key, Millis, Owner, Scope, Seconds, Store};
 use hapax_stores::{Sqlite, SqliteSettings};
 use hapax_testkit::ManualClock;
@@ -40,11 +40,15 @@ async fn a_damaged_file_is_reported_as_damaged_and_never_as_empty() {
     wait_until_closed(&path).await;
     damage_tables(&path, &["hapax_record", "hapax_record_rk"]);
     let store = open(&path).unwrap();
+    assert_eq!(store.check().await.unwrap(), []);
     for key in [0, 250, 1_000] {
         let error = store.begin(&begin(key)).await.expect_err("the file is damaged");
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
         let error = store.read(&begin(key).call.record_key()).await.expect_err("the file is damaged");
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
+        let found = store.check().await.unwrap();
+        assert!(found.len() == 1 && found[0].severity == Severity::Refuse, "{found:?}");
+        assert!(found[0].message.contains("hapax.db is damaged; stop the process"), "{found:?}");
     }
 }
 
