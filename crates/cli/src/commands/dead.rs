@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use hapax::ErrorKind;
 use hapax::broker::{
-    DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, LetterChange, LetterWord, ListedLetter, ListedReason,
-    SeenLetter,
+    DeadCursor, DeadLetterId, DeadLetterStore, LetterChange, LetterWord, ListedLetter, ListedReason, SeenLetter,
 };
 use hapax::runtime::{Runtime, Tokio};
 
 use super::print::line;
+use crate::admin::api::dead::refuses_word;
 use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
@@ -249,6 +250,11 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
     let word = args.word();
     let mut unchanged = 0;
     for letter in &known {
+        if request(refuses_word(&*letters, letter.id, word)).await? {
+            unchanged += 1;
+            line(&print::refused_word(letter.id, as_json))?;
+            continue;
+        }
         let change = request(letters.mark(letter.id, &letter.seen, word)).await?;
         unchanged += usize::from(change != LetterChange::Yes);
         // The others are marked also if nobody reads what is printed.

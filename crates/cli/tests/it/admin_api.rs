@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use hapax::broker::DeadLetterStore;
+use hapax::broker::{DeadLetterStore, DeadLetters, DeadReason};
 use hapax::stores::{Sqlite, SqliteDeadLetters};
 use http::Request;
 use http_body_util::Full;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::admin_process::AdminProcess;
-use crate::dead_letters::{SOURCE, id};
+use crate::dead_letters::{SOURCE, id, letter};
 use crate::harness::{Api, Gateway, GatewayClient, sqlite};
 use crate::json_schema::check_answer;
 use crate::keys_commands::{Planted, plant};
@@ -261,6 +261,22 @@ async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
         ],
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_whose_message_cannot_be_read_takes_no_word_that_it_was_processed() {
+    let (worker, ..) = AdminProcess::worker().await;
+    let letters = SqliteDeadLetters::open(worker.directory.path().join("dead.db")).unwrap();
+    letters.put(vec![letter(3, DeadReason::Unreadable)]).await.remove(0).unwrap();
+    let path = format!("dead-letters/{}", id(3));
+    let shown = ask(&worker, "GET", &path, &json!({})).await.1;
+    for (word, status) in
+        [(json!({ "seen": shown["seen"], "done": true }), 409), (json!({ "seen": shown["seen"] }), 200)]
+    {
+        let answer = ask(&worker, "POST", &format!("{path}/redrive"), &word).await;
+        assert_eq!(answer.0, status, "{}", answer.1);
+        assert!(status == 200 || answer.1["error"] == "unreadable", "{}", answer.1);
+    }
 }
 
 /// Sends a call of the API. Returns the status and the answer.

@@ -107,6 +107,20 @@ async fn a_redrive_marks_letters_for_the_worker_of_their_source() {
 }
 
 #[tokio::test]
+async fn a_letter_whose_message_cannot_be_read_takes_no_word_that_it_was_processed() {
+    let (_directory, path) = file([DeadReason::Unreadable, DeadReason::Rejected]).await;
+    let refused = write(&path, "redrive", &id(1), &["--done"]);
+    let told = String::from_utf8(refused.stdout).unwrap();
+    assert!(refused.status.code() == Some(1) && told.contains("drop the letter, or redrive it without"), "{told}");
+    let all = dead(&path, &["redrive", "--all", "--done", "--json"]);
+    assert_eq!(all.status.code(), Some(1), "{all:?}");
+    let lines = objects(&String::from_utf8(all.stdout).unwrap());
+    let unreadable = json!({ "id": id(1), "marked": false, "error": "unreadable" });
+    assert_eq!(lines, [unreadable, json!({ "id": id(2), "marked": true })]);
+    assert_eq!(printed(&write(&path, "redrive", &id(1), &[])), format!("marked: {}\n", id(1)));
+}
+
+#[tokio::test]
 async fn a_redrive_with_the_word_of_an_operator_may_be_repeated() {
     use DeadReason::{OutcomeUnknown, Rejected};
     let (_directory, path) = file([OutcomeUnknown, Rejected]).await;

@@ -1,7 +1,9 @@
 //! Dead letters, for operators.
 
+use hapax::ErrorKind;
 use hapax::broker::{
-    DeadLetter, DeadLetterId, DeadLetterStore, KeptLetter, LetterChange, ListedLetter, ListedReason, Position,
+    DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter,
+    ListedReason, Position,
 };
 use hapax::runtime::{Runtime, Tokio};
 use http::StatusCode;
@@ -10,6 +12,27 @@ use serde_json::{Map, Value, json};
 use crate::admin::api::call::{LetterAction, LetterWrite, ListLetters};
 use crate::admin::api::values::{exact_time, text_or_hexadecimal, time};
 use crate::admin::api::{ApiError, within_deadline};
+
+/// Why a letter of a message that cannot be read does not take `--done`.
+pub(crate) const NOTHING_TO_RECORD: &str =
+    "its message cannot be read, so nothing can be recorded about it; drop the letter, or redrive it without a word";
+
+/// Whether the letter does not take this word.
+pub(crate) async fn refuses_word(
+    letters: &dyn DeadLetterStore,
+    id: DeadLetterId,
+    word: Option<LetterWord>,
+) -> hapax::Result<bool> {
+    if word != Some(LetterWord::Done) {
+        return Ok(false);
+    }
+    match letters.find(id).await {
+        Ok(found) => Ok(found.is_some_and(|kept| kept.letter.reason == DeadReason::Unreadable)),
+        // A redrive leaves out a letter that cannot be decoded, whatever its word.
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 pub(super) async fn list(letters: &dyn DeadLetterStore, ask: &ListLetters) -> Result<Value, ApiError> {
     let page = within_deadline(letters.list(ask.after.as_ref(), ask.limit)).await?;
@@ -38,6 +61,11 @@ pub(super) async fn act(
     id: DeadLetterId,
     write: &LetterWrite,
 ) -> Result<Value, ApiError> {
+    if let LetterAction::Redrive(word) = write.action
+        && within_deadline(refuses_word(letters, id, word)).await?
+    {
+        return Err(ApiError::new(StatusCode::CONFLICT, "unreadable", NOTHING_TO_RECORD));
+    }
     let change = match write.action {
         LetterAction::Redrive(word) => within_deadline(letters.mark(id, &write.seen, word)).await?,
         LetterAction::Drop => within_deadline(letters.remove(id, &write.seen)).await?,

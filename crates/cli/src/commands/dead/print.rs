@@ -1,7 +1,7 @@
 use hapax::broker::{DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason};
 use serde_json::{Map, Value, json};
 
-use crate::admin::api::dead::{letter_fields, listed_letter};
+use crate::admin::api::dead::{NOTHING_TO_RECORD, letter_fields, listed_letter};
 use crate::admin::api::values::{exact_time, time};
 use crate::commands::dead::FoundLetter;
 use crate::commands::print::object;
@@ -36,6 +36,14 @@ pub(super) fn changed(id: DeadLetterId, done: &str, change: LetterChange, as_jso
         line.insert("free_at".into(), json!(exact_time(until)));
     }
     Value::Object(line).to_string()
+}
+
+/// A letter that does not take the word of a redrive.
+pub(super) fn refused_word(id: DeadLetterId, as_json: bool) -> String {
+    if as_json {
+        return json!({ "id": id.to_string(), "marked": false, "error": "unreadable" }).to_string();
+    }
+    format!("{NOTHING_TO_RECORD}: {id}")
 }
 
 /// A letter that a redrive of all letters leaves alone.
