@@ -28,6 +28,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
 use crate::error::{ErrorKind, Result};
 use crate::journal::Journal;
 use crate::key::Call;
@@ -43,7 +45,7 @@ use spill::SpillQueue;
 pub use attempt::Attempt;
 #[cfg(feature = "json")]
 pub use json::Json;
-pub use outcome::{Answer, Detail, Failure, Provenance, Recorded, Refused, RunResult};
+pub use outcome::{Answer, Detail, Failure, Provenance, Recorded, Refused, ResultAndLocal, RunResult};
 pub use reason::Reason;
 
 /// Runs each operation once. Cheap to clone; all clones share one store and its tasks.
@@ -268,7 +270,46 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let mut result = self.lead_or_follow(call, handler).await;
+        let without_local = |attempt| handler(attempt).map(|returned| (returned, ()));
+        self.run_with_local(call, without_local).await.0
+    }
+
+    /// As [`run`](Self::run), for a handler that returns a local value beside its answer or its failure.
+    ///
+    /// The local value is not recorded. The caller whose call ran the handler gets it, whatever the result is. It is
+    /// `None` if the handler did not run for this call, or did not end: then no value exists.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run). The local value of a caller that went away is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Identity, Key, Scope, Settings};
+    /// # let store = Arc::new(Memory::new());
+    /// # let gate = Gate::builder(store, Settings::default()).build()?;
+    /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+    /// use std::time::Duration;
+    ///
+    /// // The time that the provider took is shown to the first caller only.
+    /// let charge = |_attempt| async { (Ok(String::from("charged")), Duration::from_millis(80)) };
+    /// let (result, took) = gate.run_with_local(call, charge).await;
+    /// assert_eq!((result?.answer, took), (String::from("charged"), Some(Duration::from_millis(80))));
+    /// let (copy, took) = gate.run_with_local(call, charge).await;
+    /// assert_eq!((copy?.answer, took), (String::from("charged"), None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_with_local<A, L, H, F>(&self, call: Call, handler: H) -> ResultAndLocal<A, L>
+    where
+        A: Answer,
+        L: Send + 'static,
+        H: FnOnce(Attempt) -> F + Send + 'static,
+        F: Future<Output = (Result<A, Failure<A>>, L)> + Send + 'static,
+    {
+        let (mut result, local) = self.lead_or_follow(call, handler).await;
         if let Ok(ran) = &mut result {
             ran.hide_past_expiry(self.shared.leases.runtime().wall_now());
         }
@@ -277,7 +318,7 @@ impl Gate {
         if let Err(Refused { reason: Reason::Store(ErrorKind::Damaged), .. }) = &result {
             telemetry::damaged();
         }
-        result
+        (result, local)
     }
 
     /// Waits until every attempt has ended and every release and abandonment is confirmed, or until the limit. Returns
@@ -328,11 +369,12 @@ impl Gate {
         self.shared.spill_queue.depth()
     }
 
-    async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
+    async fn lead_or_follow<A, L, H, F>(&self, call: Call, handler: H) -> ResultAndLocal<A, L>
     where
         A: Answer,
+        L: Send + 'static,
         H: FnOnce(Attempt) -> F + Send + 'static,
-        F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
+        F: Future<Output = (Result<A, Failure<A>>, L)> + Send + 'static,
     {
         let call = ArrivedCall { call, wait_until: self.wait_until() };
         loop {
@@ -340,12 +382,12 @@ impl Gate {
             let follower = match self.shared.coalescer.join(&call.call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
                 CallRole::Alone => return self.lead(call, None, handler).await,
-                CallRole::Mismatch => return Err(Reason::Mismatch.into()),
-                CallRole::TooManyFollowers => return Err(self.busy().into()),
+                CallRole::Mismatch => return (Err(Reason::Mismatch.into()), None),
+                CallRole::TooManyFollowers => return (Err(self.busy().into()), None),
                 CallRole::Follower(follower) => follower,
             };
             if let Some(result) = self.follow(follower, call.wait_until).await.into_result() {
-                return result;
+                return (result, None);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
 use crate::gate::begin::BeginOutcome;
 use crate::gate::coalesce::{Leader, LeaderOutcome};
-use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
+use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, ResultAndLocal, RunResult};
 use crate::gate::permits::Permit;
 use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
@@ -23,20 +23,21 @@ use crate::telemetry::{self, Meters};
 
 impl Gate {
     /// Runs the call in a task of its own.
-    pub(super) async fn lead<A, H, F>(
+    pub(super) async fn lead<A, L, H, F>(
         &self,
         call: ArrivedCall,
         leader: Option<Leader>,
         handler: H,
-    ) -> Result<RunResult<A>, Refused<A>>
+    ) -> ResultAndLocal<A, L>
     where
         A: Answer,
+        L: Send + 'static,
         H: FnOnce(Attempt) -> F + Send + 'static,
-        F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
+        F: Future<Output = (Result<A, Failure<A>>, L)> + Send + 'static,
     {
         // Taken before the begin: a grant that waits for a permit would use up its lease.
         let Some(permit) = self.shared.permits.take(call.call.tenant(), call.call.permit_origin()) else {
-            return Err(Reason::Overloaded.into());
+            return (Err(Reason::Overloaded.into()), None);
         };
         let (sender, receiver) = oneshot::channel();
         let resources = AttemptResources { leader, _permit: permit };
@@ -56,26 +57,27 @@ impl Gate {
         self.shared.leases.spawn_attempt(task.in_current_span());
         receiver.await.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::Unknown, "the task of the attempt ended without a result");
-            Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, error.into()))
+            (Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, error.into())), None)
         })
     }
 
     /// Begins, runs the handler and settles the grant. Then the followers get the outcome.
-    async fn attempt<A, H, F>(
+    async fn attempt<A, L, H, F>(
         self,
         call: ArrivedCall,
         mut resources: AttemptResources,
         handler: H,
-    ) -> Result<RunResult<A>, Refused<A>>
+    ) -> ResultAndLocal<A, L>
     where
         A: Answer,
+        L: Send + 'static,
         H: FnOnce(Attempt) -> F + Send + 'static,
-        F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
+        F: Future<Output = (Result<A, Failure<A>>, L)> + Send + 'static,
     {
         let mut timer = PhaseTimer::start(&self.shared);
         let begun = self.begin(call).instrument(telemetry::begin_span()).await;
         timer.end_phase(Meters::begun);
-        let result = match begun {
+        let (result, local) = match begun {
             Ok(BeginOutcome::Granted(granted)) => {
                 telemetry::attempt_begins(&granted.grant);
                 resources.set_granted();
@@ -83,40 +85,43 @@ impl Gate {
                 let attempt = Attempt::granted(granted.grant);
                 // Created before the handler runs: a handler that is aborted must abandon its grant.
                 let guard = GrantGuard::new(self, granted, attempt.cancellation());
-                let returned = catch_panic(attempt, handler).instrument(span).await;
+                let (returned, local) = catch_panic(attempt, handler).instrument(span).await;
                 timer.end_phase(Meters::handled);
                 if chaos::on("twin_told_early") {
                     resources.end_early(&returned);
                 }
                 let result = guard.settle(returned).instrument(telemetry::complete_span()).await;
                 timer.end_phase(Meters::completed);
-                result
+                (result, local)
             }
             Ok(BeginOutcome::Unprotected) => {
-                unprotected_result(catch_panic(Attempt::unprotected(&call.call), handler).await)
+                let (returned, local) = catch_panic(Attempt::unprotected(&call.call), handler).await;
+                (unprotected_result(returned), local)
             }
-            Ok(BeginOutcome::Replay(completion)) => RunResult::from_record(completion, Provenance::Replayed),
-            Ok(BeginOutcome::Refused(reason)) => Err(reason.into()),
-            Err(error) => Err(Refused::store(error)),
+            Ok(BeginOutcome::Replay(completion)) => (RunResult::from_record(completion, Provenance::Replayed), None),
+            Ok(BeginOutcome::Refused(reason)) => (Err(reason.into()), None),
+            Err(error) => (Err(Refused::store(error)), None),
         };
         // After the settlement, so that no follower gets an answer before it is recorded.
         resources.end(&result);
-        result
+        (result, local)
     }
 }
 
-/// Runs the handler. A panic means that the outcome is unknown.
-async fn catch_panic<A, H, F>(attempt: Attempt, handler: H) -> Result<A, Failure<A>>
+/// Runs the handler. A panic means that the outcome is unknown, and leaves no local value.
+async fn catch_panic<A, L, H, F>(attempt: Attempt, handler: H) -> (Result<A, Failure<A>>, Option<L>)
 where
     H: FnOnce(Attempt) -> F,
-    F: Future<Output = Result<A, Failure<A>>>,
+    F: Future<Output = (Result<A, Failure<A>>, L)>,
 {
     // Unwind safe: a panic drops the handler with its state, so no code sees that state afterwards.
-    let returned = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
-    if returned.is_err() && chaos::on("panic_is_not_applied") {
-        return Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "the handler panicked")));
+    match AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await {
+        Ok((returned, local)) => (returned, Some(local)),
+        Err(_panic) => {
+            let failure = if chaos::on("panic_is_not_applied") { Failure::not_applied } else { Failure::unknown };
+            (Err(failure(Error::new(ErrorKind::Unknown, "the handler panicked"))), None)
+        }
     }
-    returned.unwrap_or_else(|_panic| Err(Failure::unknown(Error::new(ErrorKind::Unknown, "the handler panicked"))))
 }
 
 /// Measures the phases of an attempt.

@@ -317,6 +317,10 @@ impl<A: fmt::Debug> StdError for Refused<A> {
     }
 }
 
+/// The result of a call, and what the handler returned beside its answer: see
+/// [`Gate::run_with_local`](crate::Gate::run_with_local).
+pub type ResultAndLocal<A, L> = (Result<RunResult<A>, Refused<A>>, Option<L>);
+
 /// The metric label of a result, and whether the call is a copy that did not run a second time.
 pub(super) fn metric_label<A>(result: &Result<RunResult<A>, Refused<A>>) -> (&'static str, bool) {
     match result {

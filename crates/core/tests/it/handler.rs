@@ -10,7 +10,7 @@ use hapax_core::gate::{Detail, Failure, Provenance, Reason, Refused};
 use hapax_core::machine::Grant;
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{Error, ErrorKind, Gate, OnLapse, Phase, State, Store};
+use hapax_core::{Error, ErrorKind, Gate, OnBusy, OnLapse, Phase, State, Store};
 use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
@@ -127,6 +127,42 @@ async fn the_detail_of_a_failure_reaches_the_caller_unchanged() {
     let refused = result.unwrap_err();
     assert!(matches!(refused.reason, Reason::Unknown { .. }), "{refused:?}");
     assert!(matches!(&refused.detail, Some(Detail::Answer(answer)) if answer == "perhaps"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_local_value_of_a_handler_reaches_the_caller_who_ran_it_only() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE));
+    let run = |returned: Handled, local| world.gate.run_with_local(call(), move |_| async move { (returned, local) });
+    let (refused, local) = run(Err(Failure::not_applied("no funds")), 1).await;
+    assert!(matches!(refused, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{refused:?}");
+    assert_eq!(local, Some(1), "a failure has a local value, too");
+    let go = Arc::new(Notify::new());
+    let waits = Arc::clone(&go);
+    let leader = world.gate.run_with_local(call(), move |_| async move {
+        waits.notified().await;
+        (Ok(String::from("the answer")), 2)
+    });
+    let answer_first = async {
+        settle().await;
+        go.notify_one();
+    };
+    let follower = run(Ok(String::from("another")), 3);
+    let ((leader, led), (follower, followed), ()) = futures_util::join!(leader, follower, answer_first);
+    assert_answer(leader, "the answer", Provenance::Fresh);
+    assert_answer(follower, "the answer", Provenance::Replayed);
+    assert_eq!((led, followed), (Some(2), None));
+    let (copy, local) = run(Ok(String::from("another")), 4).await;
+    assert_answer(copy, "the answer", Provenance::Replayed);
+    assert_eq!(local, None);
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_has_no_local_value() {
+    let world = GateWorld::new();
+    let panics = |_| -> std::future::Ready<(Handled, u8)> { panic!("a panic on purpose") };
+    let (refused, local) = world.gate.run_with_local(call(), panics).await;
+    assert!(matches!(refused, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{refused:?}");
+    assert_eq!(local, None);
 }
 
 #[tokio::test]
