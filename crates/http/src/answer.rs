@@ -12,7 +12,6 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
 use httpdate::fmt_http_date;
-use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::body::{BodyRead, RequestBody, ResponseBody, read_body};
@@ -63,84 +62,16 @@ pub(crate) enum LiveResponse<R, E> {
     ToPassOn(Result<Response<ResponseBody<R>>, E>),
 }
 
-/// Moves the live response from the task of the attempt to the task of the caller.
-pub(crate) struct LiveSlot<R, E> {
-    response: Arc<Mutex<Option<LiveResponse<R, E>>>>,
-    config: Arc<LayerConfig>,
-}
+/// The outcome of the inner service for the gate, and its response for the caller.
+pub(crate) type HandlerReturn<R, E> = (Result<StoredResponse, Failure<StoredResponse>>, LiveResponse<R, E>);
 
-impl<R, E> Clone for LiveSlot<R, E> {
-    fn clone(&self) -> Self {
-        Self { response: Arc::clone(&self.response), config: Arc::clone(&self.config) }
-    }
-}
-
-impl<R, E> LiveSlot<R, E> {
-    pub(crate) fn new(config: Arc<LayerConfig>) -> Self {
-        Self { response: Arc::default(), config }
-    }
-
-    /// The live response. `None` in the task of a follower, whose handler did not run.
-    pub(crate) fn take(&self) -> Option<LiveResponse<R, E>> {
-        self.response.lock().take()
-    }
-
-    fn put(&self, response: LiveResponse<R, E>) {
-        *self.response.lock() = Some(response);
-    }
-
-    fn pass_on(&self, response: Response<ResponseBody<R>>) {
-        self.put(LiveResponse::ToPassOn(Ok(response)));
-    }
-
-    /// Reads the body up to the limit for stored bodies, and puts the response aside for the caller.
-    async fn capture(
-        &self,
-        rk: RecordKey,
-        mut head: response::Parts,
-        body: R,
-    ) -> Result<StoredResponse, Failure<StoredResponse>>
-    where
-        R: Body<Data = Bytes>,
-        R::Error: Into<BoxError>,
-    {
-        let read = if is_event_stream(&head) {
-            BodyRead::TooLong(ResponseBody::streaming(body))
-        } else {
-            read_body(body, self.config.max_stored_body).await
-        };
-        let (stored, body) = match read {
-            BodyRead::Complete(body) => {
-                if !body.is_empty() {
-                    // The server around the layer writes the length of this body. The service may have claimed another.
-                    head.headers.remove(CONTENT_LENGTH);
-                }
-                let stored = StoredResponse::replayable(&head, body.clone(), &self.config.store_headers);
-                (stored, ResponseBody::whole(body))
-            }
-            // The gate records this before the first byte of the body is sent, so no copy runs meanwhile (H19).
-            BodyRead::TooLong(body) => (StoredResponse::NotReplayable, body),
-            BodyRead::Failed(error) => {
-                let error = error.into();
-                let operation = rk.operation();
-                tracing::warn!(?rk, %operation, %error, "the response of the service broke off; outcome unknown");
-                let problem = if is_timeout(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
-                self.pass_on(self.config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole));
-                return Err(unknown("the response of the service broke off"));
-            }
-        };
-        self.put(LiveResponse::ToRecord(Response::from_parts(head, body)));
-        Ok(stored)
-    }
-}
-
-/// The gate's handler: calls the inner service, keeps its response for the caller, and returns its outcome to the gate.
+/// The gate's handler: calls the inner service and judges its response.
 pub(crate) async fn run_handler<S, B, R>(
+    config: Arc<LayerConfig>,
     mut inner: S,
     mut request: Request<RequestBody<B>>,
     attempt: Attempt,
-    live: LiveSlot<R, S::Error>,
-) -> Result<StoredResponse, Failure<StoredResponse>>
+) -> HandlerReturn<R, S::Error>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>>,
     R: Body<Data = Bytes>,
@@ -151,22 +82,57 @@ where
     request.extensions_mut().insert(attempt);
     let (mut head, body) = match inner.call(request).await {
         Ok(response) => response.into_parts(),
-        Err(error) => {
-            live.put(LiveResponse::ToPassOn(Err(error)));
-            return Err(unknown("the inner service failed"));
-        }
+        Err(error) => return (Err(unknown("the inner service failed")), LiveResponse::ToPassOn(Err(error))),
     };
     remove_reserved(&mut head.headers);
     // The errors below only carry the outcome to the gate: the caller gets the live response instead of their text.
-    let failure = match Outcome::declared_by(&head).unwrap_or_else(|| live.config.outcome.outcome(&head)) {
-        Outcome::Applied => return live.capture(rk, head, body).await,
-        Outcome::Final => return Err(Failure::finally(live.capture(rk, head, body).await?)),
+    let failure = match Outcome::declared_by(&head).unwrap_or_else(|| config.outcome.outcome(&head)) {
+        Outcome::Applied => return capture(&config, rk, head, body).await,
+        Outcome::Final => {
+            return match capture(&config, rk, head, body).await {
+                (Ok(stored), live) => (Err(Failure::finally(stored)), live),
+                failed @ (Err(_), _) => failed,
+            };
+        }
         Outcome::NotApplied => Failure::not_applied(Error::new(ErrorKind::NotApplied, "see the response")),
         Outcome::Denied => Failure::denied(Error::new(ErrorKind::NotApplied, "see the response")),
         Outcome::Unknown => unknown("see the response"),
     };
-    live.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
-    Err(failure)
+    (Err(failure), LiveResponse::ToPassOn(Ok(Response::from_parts(head, ResponseBody::streaming(body)))))
+}
+
+/// Reads the body of a response to be recorded, up to the limit for stored bodies.
+async fn capture<R, E>(config: &LayerConfig, rk: RecordKey, mut head: response::Parts, body: R) -> HandlerReturn<R, E>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    let read = if is_event_stream(&head) {
+        BodyRead::TooLong(ResponseBody::streaming(body))
+    } else {
+        read_body(body, config.max_stored_body).await
+    };
+    let (stored, body) = match read {
+        BodyRead::Complete(body) => {
+            if !body.is_empty() {
+                // The server around the layer writes the length of this body. The service may have claimed another.
+                head.headers.remove(CONTENT_LENGTH);
+            }
+            let stored = StoredResponse::replayable(&head, body.clone(), &config.store_headers);
+            (stored, ResponseBody::whole(body))
+        }
+        // The gate records this before the first byte of the body is sent, so no copy runs meanwhile (H19).
+        BodyRead::TooLong(body) => (StoredResponse::NotReplayable, body),
+        BodyRead::Failed(error) => {
+            let error = error.into();
+            let operation = rk.operation();
+            tracing::warn!(?rk, %operation, %error, "the response of the service broke off; outcome unknown");
+            let problem = if is_timeout(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
+            let shown = config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole);
+            return (Err(unknown("the response of the service broke off")), LiveResponse::ToPassOn(Ok(shown)));
+        }
+    };
+    (Ok(stored), LiveResponse::ToRecord(Response::from_parts(head, body)))
 }
 
 /// Removes the fields that only the layer may set: an inner service could claim a replay or a record that does not

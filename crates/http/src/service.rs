@@ -15,7 +15,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::answer::{LiveSlot, problem_response, respond, run_handler};
+use crate::answer::{problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
 use crate::call::{BodyRefused, RecordKeySlot, RequestOrigin};
 use crate::key::KeyMalformed;
@@ -252,10 +252,9 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
-    let live = LiveSlot::new(Arc::clone(config));
-    let handler_live = live.clone();
+    let handler_config = Arc::clone(config);
     // Boxed here, because a request is large and every function that it is passed to by value would copy it.
-    let handler = Box::new(move |attempt| run_handler(inner, request, attempt, handler_live));
-    let result = config.gate.run(call, handler).await;
-    respond(&*config.problem, &call, result, live.take())
+    let handler = Box::new(move |attempt| run_handler(handler_config, inner, request, attempt));
+    let (result, live) = config.gate.run_with_local(call, handler).await;
+    respond(&*config.problem, &call, result, live)
 }
