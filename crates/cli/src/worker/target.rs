@@ -122,15 +122,12 @@ impl HttpTarget {
             return Verdict::Pause { after: WHILE_DOWN };
         }
         let call = Call::new(job.record_key).fingerprint(job.call.newest_fingerprint());
-        let (service, told) = (Arc::clone(&self.0), Arc::<Mutex<Option<(Told, u16)>>>::default());
-        let heard = Arc::clone(&told);
-        let ran = self.0.gate.run(call, async move |attempt: Attempt| {
-            let answer = service.send(&job, &attempt).await;
-            *heard.lock() = Some((answer, attempt.number()));
-            answer.into_result(attempt.number())
+        let service = Arc::clone(&self.0);
+        let run = self.0.gate.run_with_local(call, async move |attempt: Attempt| {
+            let told = service.send(&job, &attempt).await;
+            (told.into_result(attempt.number()), (told, attempt.number()))
         });
-        let ran = ran.await;
-        let told = *told.lock();
+        let (ran, told) = run.await;
         self.0.verdict(ran, told)
     }
 }
