@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, Response};
 use serde_json::{Value, json};
 
 use crate::layer::{IdempotencyLayer, LayerConfig};
-use crate::problem::PROBLEM_TYPES;
+use crate::problem::PROBLEMS;
 
 /// The contract of a layer for its clients: retention, the grammar of keys, the protected methods, and every problem.
 ///
@@ -45,10 +45,10 @@ impl IdempotencyLayer {
 
 impl PolicyPage {
     fn new(config: &LayerConfig) -> Self {
-        let problems = PROBLEM_TYPES.iter().map(|problem| {
+        let problems = PROBLEMS.iter().map(|problem| {
             json!({
                 "name": problem.name,
-                "status": problem.status,
+                "status": problem.status.as_u16(),
                 "title": problem.title,
                 "retry": problem.retry,
             })
@@ -122,10 +122,13 @@ impl PolicyPage {
     }
 
     fn html(&self) -> String {
-        let problems = PROBLEM_TYPES.iter().map(|problem| {
+        let problems = PROBLEMS.iter().map(|problem| {
             format!(
                 "<tr id=\"{0}\"><td><code>{0}</code></td><td>{1}</td><td>{2}</td><td>{3}</td></tr>\n",
-                problem.name, problem.status, problem.title, problem.retry
+                problem.name,
+                problem.status.as_u16(),
+                problem.title,
+                problem.retry
             )
         });
         let policy = format!("{:#}", self.policy);
