@@ -30,24 +30,48 @@ use crate::stored::StoredResponse;
 /// /// A line of an access log. The record key is logged as its first 8 digits.
 /// fn log_line<B>(response: &Response<B>) -> Option<String> {
 ///     let summary = response.extensions().get::<RequestSummary>()?;
-///     Some(format!("{} {} {:?}", response.status().as_u16(), summary.outcome, summary.record_key?))
+///     Some(format!("{} {} {:?}", response.status().as_u16(), summary.outcome.as_str(), summary.record_key?))
 /// }
 /// # log_line(&Response::new(()));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestSummary {
     /// The key of the request's record. `None` if the request was refused before its key was known.
     pub record_key: Option<RecordKey>,
-    /// `fresh`, `replayed`, `canonical` (the handler ran, and the answer of another attempt was recorded first),
-    /// `not-applied` or `unknown` (passed on), or the name of a problem.
-    pub outcome: &'static str,
+    /// What the caller got.
+    pub outcome: ProtectedOutcome,
+}
+
+/// What the caller of a protected request got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProtectedOutcome {
+    /// The answer to the request, of its own run or a recorded one.
+    Answered(Provenance),
+    /// The response of a run without effect, which was passed on.
+    NotApplied,
+    /// The response of a run whose effect is unknown, which was passed on.
+    Unknown,
+    /// A problem instead of a response of the inner service.
+    Problem(Problem),
+}
+
+impl ProtectedOutcome {
+    /// The name for logs: `fresh`, `replayed`, `canonical`, `not-applied`, `unknown`, or the name of the problem.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Answered(provenance) => provenance.as_str(),
+            Self::NotApplied => "not-applied",
+            Self::Unknown => "unknown",
+            Self::Problem(problem) => problem.name(),
+        }
+    }
 }
 
 impl RequestSummary {
     fn attach<R>(
         mut response: Response<R>,
         record_key: impl Into<Option<RecordKey>>,
-        outcome: &'static str,
+        outcome: ProtectedOutcome,
     ) -> Response<R> {
         response.extensions_mut().insert(Self { record_key: record_key.into(), outcome });
         response
@@ -172,27 +196,28 @@ pub(crate) fn respond<R, E>(
     let is_unrecorded = is_unrecorded(&result);
     let mut response = match (result, live) {
         (Ok(run @ RunResult { provenance: Provenance::Fresh, .. }), Some(LiveResponse::ToRecord(response))) => {
-            RequestSummary::attach(describe_record(response, run.recorded, run.expiry), rk, "fresh")
+            let response = describe_record(response, run.recorded, run.expiry);
+            RequestSummary::attach(response, rk, ProtectedOutcome::Answered(run.provenance))
         }
         (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(LiveResponse::ToPassOn(response))) => {
-            RequestSummary::attach(response?, rk, "not-applied")
+            RequestSummary::attach(response?, rk, ProtectedOutcome::NotApplied)
         }
         (Err(Refused { reason: Reason::Unknown { .. }, .. }), Some(LiveResponse::ToPassOn(response))) => {
-            RequestSummary::attach(response?, rk, "unknown")
+            RequestSummary::attach(response?, rk, ProtectedOutcome::Unknown)
         }
         // A replay, or another attempt recorded its answer first: then the live response is discarded.
         (Ok(run), _) => match replay(run.answer) {
             Some(response) => {
                 let response = describe_record(response, run.recorded, run.expiry);
-                RequestSummary::attach(response, rk, run.provenance.as_str())
+                RequestSummary::attach(response, rk, ProtectedOutcome::Answered(run.provenance))
             }
-            None => problem_response(problems, &Problem::NotReplayable, Some(rk)),
+            None => problem_response(problems, Problem::NotReplayable, Some(rk)),
         },
         (Err(refused), _) => {
             if let Reason::Store(_) = refused.reason {
                 log_store_error(rk, refused.detail.as_ref());
             }
-            problem_response(problems, &problem_of(refused.reason), Some(rk))
+            problem_response(problems, problem_of(refused.reason), Some(rk))
         }
     };
     if is_unrecorded {
@@ -220,10 +245,11 @@ fn is_unrecorded<A>(result: &Result<RunResult<A>, Refused<A>>) -> bool {
 /// The response that shows a problem to the caller.
 pub(crate) fn problem_response<R>(
     problems: &dyn ShowProblem,
-    problem: &Problem,
+    problem: Problem,
     rk: Option<RecordKey>,
 ) -> Response<ResponseBody<R>> {
-    RequestSummary::attach(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
+    let response = problems.show(&problem, rk.as_ref()).map(ResponseBody::whole);
+    RequestSummary::attach(response, rk, ProtectedOutcome::Problem(problem))
 }
 
 /// The recorded response, marked as a replay. `None` if the answer was not stored.

@@ -12,7 +12,7 @@
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
 //! stored.rs     the stored form of a response
 //! recorded.rs   a recorded response as an operator reads and writes it
-//! problem.rs    every refusal, with its status, type and advice
+//! problem.rs    every refusal, with its status, type and advice; problem/spec.rs is their table
 //! page.rs       the policy page, which publishes the contract of a server
 //! body.rs       request and response bodies: whole, or streamed
 //! headers.rs    the names of the header fields
@@ -38,7 +38,7 @@ mod recorded;
 mod service;
 mod stored;
 
-pub use answer::RequestSummary;
+pub use answer::{ProtectedOutcome, RequestSummary};
 pub use body::{RequestBody, ResponseBody};
 pub use call::{
     BodyRefused, CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RecordKeySlot, RequestOrigin, Tenant,

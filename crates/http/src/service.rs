@@ -112,7 +112,7 @@ where
             match classify(&config, request).await {
                 Ok(Classified::Protected(call, request)) => run_once(&config, inner, call, request).await,
                 Ok(Classified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
-                Err(problem) => Ok(problem_response(&*config.problem, &problem, None)),
+                Err(problem) => Ok(problem_response(&*config.problem, problem, None)),
             }
         })
     }

@@ -74,7 +74,7 @@ impl AccessLogEntry {
         self.status = Some(response.status());
         self.problem = response.extensions().get::<Problem>().map(Problem::name);
         if let Some(handled) = response.extensions().get::<RequestSummary>() {
-            self.outcome = handled.outcome;
+            self.outcome = handled.outcome.as_str();
         } else if let Some(problem) = self.problem {
             // An unprotected request that could not be forwarded.
             self.outcome = problem;

@@ -9,17 +9,21 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hapax::BoxError;
+use hapax::gate::Provenance;
 use hapax::http::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED};
-use hapax::http::{Problem, ProblemDetails, RequestSummary, ResponseBody, ShowProblem};
+use hapax::http::{Problem, ProblemDetails, ProtectedOutcome, RequestSummary, ResponseBody};
 use hapax::runtime::BoxFuture;
 use http::Response;
 use hyper::body::{Body, Frame, SizeHint};
-use serde_json::Value;
 
 use crate::gateway::ingress::access_log::AccessLogEntry;
 use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::limits::{ANSWER_PIECE, SMALL_BODY};
 use crate::gateway::listen::stream_flow::StreamFlow;
+
+/// The detail of the problem that replaces an answer to a request that was run.
+const WITHHELD: &str = "The request was run and its answer is recorded, but too many answers wait to be read by \
+                        clients. Send the same request again to get the answer.";
 
 /// The body of a response to a client. When it is dropped, the request has ended and its log entry is written.
 pub(crate) struct AnswerBody<R> {
@@ -52,7 +56,7 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
             taken = Some(account.take_anyway(Resource::Answers, response.body().bytes_in_memory()));
         }
     }
-    if response.extensions().get::<RequestSummary>().is_some_and(|summary| summary.outcome == "overloaded") {
+    if let Some(ProtectedOutcome::Problem(Problem::Overloaded)) = outcome_of(&response) {
         account.warn_if_full(Resource::Attempts);
     }
     entry.set_response(&response);
@@ -64,6 +68,11 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
     })
 }
 
+/// The outcome of a protected request.
+fn outcome_of<B>(response: &Response<B>) -> Option<&ProtectedOutcome> {
+    response.extensions().get::<RequestSummary>().map(|summary| &summary.outcome)
+}
+
 /// Whether a copy of the request gets this answer.
 ///
 /// The live answer is the only one if its record is not confirmed, or if it is too long to be recorded. Then only its
@@ -71,28 +80,26 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
 fn is_replayable<R: Body<Data = Bytes>>(response: &Response<ResponseBody<R>>) -> bool {
     let is_whole = || u64::try_from(response.body().bytes_in_memory()).ok() == response.body().size_hint().exact();
     let has_field = |name| response.headers().contains_key(name);
-    match response.extensions().get::<RequestSummary>().map(|summary| summary.outcome) {
-        Some("fresh") => is_whole() && !has_field(HAPAX_UNRECORDED) && !has_field(HAPAX_RECORDED),
-        Some("replayed" | "canonical") => true,
+    match outcome_of(response) {
+        Some(ProtectedOutcome::Answered(Provenance::Fresh)) => {
+            is_whole() && !has_field(HAPAX_UNRECORDED) && !has_field(HAPAX_RECORDED)
+        }
+        Some(ProtectedOutcome::Answered(Provenance::Replayed | Provenance::Canonical)) => true,
         // Problems, which are short, and responses without a record.
-        _ => false,
+        Some(ProtectedOutcome::NotApplied | ProtectedOutcome::Unknown | ProtectedOutcome::Problem(_)) | None => false,
     }
 }
 
 /// Replaces an answer by 503 `overloaded`.
 fn withhold<R>(response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
-    let Some(RequestSummary { record_key, outcome }) = response.extensions().get().copied() else { return response };
-    let mut shown = ProblemDetails::default().show(&Problem::Overloaded, record_key.as_ref());
-    if matches!(outcome, "fresh" | "canonical")
-        && let Ok(Value::Object(mut document)) = serde_json::from_slice(shown.body())
-    {
-        let detail = "The request was run and its answer is recorded, but too many answers wait to be read by \
-                      clients. Send the same request again to get the answer.";
-        document.insert("detail".into(), detail.into());
-        *shown.body_mut() = Value::Object(document).to_string().into();
-    }
+    let Some(RequestSummary { record_key, outcome }) = response.extensions().get() else { return response };
+    let problem = Problem::Overloaded;
+    let was_run = matches!(outcome, ProtectedOutcome::Answered(Provenance::Fresh | Provenance::Canonical));
+    let detail = if was_run { WITHHELD.into() } else { problem.detail() };
+    let shown = ProblemDetails::default().show_with_detail(&problem, &detail, record_key.as_ref());
     let mut shown = shown.map(ResponseBody::whole);
-    shown.extensions_mut().insert(RequestSummary { record_key, outcome: Problem::Overloaded.name() });
+    let summary = RequestSummary { record_key: *record_key, outcome: ProtectedOutcome::Problem(problem) };
+    shown.extensions_mut().insert(summary);
     shown
 }
 
@@ -184,23 +191,45 @@ impl AsRef<[u8]> for CountedBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use http::HeaderValue;
-    use http_body_util::Full;
+    use http_body_util::{BodyExt, Full};
+    use serde_json::Value;
+
+    #[test]
+    fn the_problem_instead_of_an_answer_says_whether_the_request_was_run() {
+        for (provenance, detail) in [
+            (Provenance::Fresh, WITHHELD.into()),
+            (Provenance::Canonical, WITHHELD.into()),
+            (Provenance::Replayed, Problem::Overloaded.detail()),
+        ] {
+            let mut response = Response::new(ResponseBody::<Full<Bytes>>::whole("answer"));
+            let outcome = ProtectedOutcome::Answered(provenance);
+            response.extensions_mut().insert(RequestSummary { record_key: None, outcome });
+            let withheld = withhold(response);
+            assert_eq!(withheld.status(), 503);
+            assert_eq!(outcome_of(&withheld), Some(&ProtectedOutcome::Problem(Problem::Overloaded)));
+            let body = withheld.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+            assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["detail"], *detail);
+        }
+    }
 
     #[test]
     fn only_an_answer_that_a_copy_gets_is_withheld() {
         let whole = || ResponseBody::whole("answer");
+        let fresh = ProtectedOutcome::Answered(Provenance::Fresh);
         let streamed = || ResponseBody::streaming(Full::from("answer"));
         for (outcome, field, body, is_withheld) in [
-            ("fresh", None, whole(), true),
-            ("fresh", Some((HAPAX_RECORDED, "pending")), whole(), false),
-            ("fresh", Some((HAPAX_UNRECORDED, "true")), whole(), false),
-            ("fresh", None, streamed(), false),
-            ("replayed", None, whole(), true),
-            ("canonical", None, whole(), true),
-            ("unknown", None, whole(), false),
+            (fresh.clone(), None, whole(), true),
+            (fresh.clone(), Some((HAPAX_RECORDED, "pending")), whole(), false),
+            (fresh.clone(), Some((HAPAX_UNRECORDED, "true")), whole(), false),
+            (fresh, None, streamed(), false),
+            (ProtectedOutcome::Answered(Provenance::Replayed), None, whole(), true),
+            (ProtectedOutcome::Answered(Provenance::Canonical), None, whole(), true),
+            (ProtectedOutcome::Unknown, None, whole(), false),
+            (ProtectedOutcome::Problem(Problem::NotReplayable), None, whole(), false),
         ] {
-            let case = format!("{outcome} {field:?} {body:?}");
+            let case = format!("{outcome:?} {field:?} {body:?}");
             let mut response = Response::new(body);
             response.extensions_mut().insert(RequestSummary { record_key: None, outcome });
             response.headers_mut().extend(field.map(|(name, value)| (name, HeaderValue::from_static(value))));
