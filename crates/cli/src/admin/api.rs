@@ -74,11 +74,29 @@ pub(crate) struct ApiError {
     pub(crate) record: Option<Value>,
     /// The time after which nobody processes a dead letter any more.
     pub(crate) free_at: Option<Timestamp>,
+    /// The method of the path, if the request has another one.
+    pub(crate) allow: Option<AllowedMethod>,
+}
+
+/// The method of a path of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AllowedMethod {
+    Get,
+    Post,
+}
+
+impl AllowedMethod {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+        }
+    }
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), command: None, record: None, free_at: None }
+        Self { status, code, detail: detail.into(), command: None, record: None, free_at: None, allow: None }
     }
 
     /// The request is wrong, whatever the state of the system.

@@ -9,11 +9,11 @@ use hapax::{EventId, OperationId, RecordKey, Timestamp};
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::admin::api::ApiError;
 use crate::admin::api::call::body::WriteBody;
 use crate::admin::api::call::query::Query;
 use crate::admin::api::ordering_key::OrderingKey;
 use crate::admin::api::record::RecordFilter;
+use crate::admin::api::{AllowedMethod, ApiError};
 
 mod body;
 mod query;
@@ -252,8 +252,10 @@ pub(crate) fn is_write(method: &Method, path: &[&str]) -> Result<bool, ApiError>
     if reads && *method == Method::GET || writes && *method == Method::POST {
         return Ok(writes);
     }
-    let allowed = if writes { "POST" } else { "GET" };
-    Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", format!("use {allowed}")))
+    let allowed = if writes { AllowedMethod::Post } else { AllowedMethod::Get };
+    let detail = format!("use {}", allowed.as_str());
+    let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail);
+    Err(ApiError { allow: Some(allowed), ..refusal })
 }
 
 fn unknown_path() -> ApiError {

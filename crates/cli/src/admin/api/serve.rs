@@ -138,9 +138,8 @@ fn to_response(result: Result<Value, ApiError>) -> Response<Full<Bytes>> {
     if status == StatusCode::UNAUTHORIZED {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        let allowed = if result.is_err_and(|error| error.detail.contains("POST")) { "POST" } else { "GET" };
-        headers.insert(ALLOW, HeaderValue::from_static(allowed));
+    if let Err(ApiError { allow: Some(method), .. }) = &result {
+        headers.insert(ALLOW, HeaderValue::from_static(method.as_str()));
     }
     response
 }
