@@ -13,6 +13,8 @@
 mod attempt;
 mod attempt_task;
 mod begin;
+#[path = "chaos/gate.rs"]
+mod bugs;
 mod coalesce;
 #[cfg(feature = "json")]
 mod json;

@@ -18,7 +18,7 @@ use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, Resul
 use crate::gate::permits::Permit;
 use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
-use crate::gate::{ArrivedCall, Gate, GateCore};
+use crate::gate::{ArrivedCall, Gate, GateCore, bugs};
 use crate::telemetry::{self, Meters};
 
 impl Gate {
@@ -88,7 +88,7 @@ impl Gate {
                 let (returned, local) = catch_panic(attempt, handler).instrument(span).await;
                 timer.end_phase(Meters::handled);
                 if chaos::on("twin_told_early") {
-                    resources.end_early(&returned);
+                    bugs::end_early(&mut resources.leader, &returned);
                 }
                 let result = guard.settle(returned).instrument(telemetry::complete_span()).await;
                 timer.end_phase(Meters::completed);
@@ -159,13 +159,6 @@ impl AttemptResources {
     fn end<A: Answer>(self, result: &Result<RunResult<A>, Refused<A>>) {
         if let Some(leader) = self.leader {
             leader.end(|| LeaderOutcome::of(result));
-        }
-    }
-
-    /// The bug `twin_told_early`: followers get the answer before it is recorded.
-    fn end_early<A: Answer>(&mut self, returned: &Result<A, Failure<A>>) {
-        if let (Ok(answer), Some(leader)) = (returned, self.leader.take()) {
-            leader.end(|| LeaderOutcome::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
         }
     }
 }

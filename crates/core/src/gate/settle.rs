@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::Gate;
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::reason::Reason;
 use crate::gate::renewal::AttemptGrant;
 use crate::gate::spill::is_permanent;
+use crate::gate::{Gate, bugs};
 use crate::journal::Spilled;
 use crate::lease::{Cancellation, GiveBack, Granted, Heartbeat, HeldLease, LeaseTerms};
 use crate::machine::{self, Claim, Complete, Completed};
@@ -113,11 +113,14 @@ impl GrantGuard {
     }
 
     async fn abandon(&mut self) {
-        let mut give_back = GiveBack::abandon(&self.granted.grant, &self.terms);
-        if chaos::on("release_on_unknown") {
-            give_back = GiveBack::release(&self.granted.grant, self.terms.released_retention, &self.terms);
+        self.give_back(self.abandonment(chaos::on("release_on_unknown"))).await;
+    }
+
+    fn abandonment(&self, is_release: bool) -> GiveBack {
+        match is_release {
+            true => GiveBack::release(&self.granted.grant, self.terms.released_retention, &self.terms),
+            false => GiveBack::abandon(&self.granted.grant, &self.terms),
         }
-        self.give_back(give_back).await;
     }
 
     async fn give_back(&mut self, give_back: GiveBack) {
@@ -142,7 +145,7 @@ impl GrantGuard {
         };
         let ended = unrecorded.request.ended;
         if chaos::on("answer_before_record") {
-            self.complete_later(unrecorded.request);
+            bugs::complete_later(&self.gate, self.granted.grant.rk, unrecorded.request);
             return Ok(self.fresh(answer, ended, Recorded::Yes));
         }
         let mut wait = self.gate.terms.record_patience;
@@ -204,15 +207,6 @@ impl GrantGuard {
             return Err(Error::new(ErrorKind::Unusable, "the breaker is open"));
         }
         leases.call_store(|protocol| protocol.complete(&self.granted.grant.rk, request)).await
-    }
-
-    /// The bug `answer_before_record`: records the answer after the caller has it.
-    fn complete_later(&self, request: Complete) {
-        let (leases, rk) = (Arc::clone(&self.gate.shared.leases), self.granted.grant.rk);
-        self.gate.shared.leases.spawn_attempt(async move {
-            leases.runtime().sleep(FIRST_PAUSE).await;
-            drop(leases.call_store(|protocol| protocol.complete(&rk, &request)).await);
-        });
     }
 
     fn lease_may_be_over(&self) -> bool {
@@ -278,10 +272,7 @@ impl Drop for GrantGuard {
         if self.is_settled {
             return;
         }
-        let mut give_back = GiveBack::abandon(&self.granted.grant, &self.terms);
-        if chaos::on("drop_releases") {
-            give_back = GiveBack::release(&self.granted.grant, self.terms.released_retention, &self.terms);
-        }
+        let give_back = self.abandonment(chaos::on("drop_releases"));
         self.gate.shared.leases.give_back_in_background(give_back, self.heartbeat.take());
     }
 }

@@ -1,6 +1,8 @@
 //! One task that decides everything, and the tasks that it starts: batches, settlements and dead letters. They report
 //! to it, and it never waits for one of them, so the source is always polled.
 
+#[path = "../chaos/worker.rs"]
+mod bugs;
 mod delivering;
 mod ending;
 mod tasks;

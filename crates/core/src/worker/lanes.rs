@@ -40,11 +40,6 @@ impl Lanes {
         self.0.get_mut(lane)
     }
 
-    #[cfg(feature = "chaos")]
-    pub(super) fn insert(&mut self, lane: Lane, state: LaneState) {
-        self.0.insert(lane, state);
-    }
-
     pub(super) fn remove(&mut self, lane: &Lane) -> Option<LaneState> {
         self.0.remove(lane)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::broker::{Acknowledges, Delivery, Lane, Settlement};
+use crate::broker::{Acknowledges, Delivery, Lane};
 use crate::chaos;
 use crate::telemetry;
 use crate::worker::engine::{Engine, HeldMessage, acknowledges, is_letter, order_key};
@@ -34,12 +34,7 @@ impl Engine {
         }
         self.room.add(lane, delivery.message.size());
         if chaos::on("offset_stored_early") {
-            let id = delivery.id.clone();
-            let settlement = match acknowledges {
-                Acknowledges::Each => Settlement::Ack,
-                Acknowledges::Prefix => Settlement::UpTo,
-            };
-            self.settle(id, settlement, None);
+            self.settle_early(delivery.id.clone(), acknowledges);
         }
         let lease = self.extensions.hold(&delivery);
         let identified = self.identity.identify(&delivery.message);
@@ -103,28 +98,12 @@ impl Engine {
             return;
         }
         for lane in lanes {
-            #[cfg(feature = "chaos")]
             if chaos::on("settle_old_generation") {
                 self.keep_lost_lane(lane);
-                continue;
-            }
-            self.drop_lane(lane);
-        }
-    }
-
-    /// Treats a lost lane as its next generation.
-    #[cfg(feature = "chaos")]
-    fn keep_lost_lane(&mut self, lane: &Lane) {
-        let Some(state) = self.lanes.remove(lane) else { return };
-        let next = Lane { generation: lane.generation + 1, ..lane.clone() };
-        for number in &state.open {
-            if let Some(held) = self.messages.get_mut(number) {
-                held.delivery.id.lane = next.clone();
-                self.room.remove(lane, 0);
-                self.room.add(&next, 0);
+            } else {
+                self.drop_lane(lane);
             }
         }
-        self.lanes.insert(next, state);
     }
 
     pub(super) fn drop_lane(&mut self, lane: &Lane) {

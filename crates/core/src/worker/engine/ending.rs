@@ -143,11 +143,7 @@ impl Engine {
         if chaos::on("dead_letter_acked_first")
             && let Some(held) = self.messages.get(&number)
         {
-            let id = held.delivery.id.clone();
-            match self.capability.acknowledges {
-                Acknowledges::Each => self.settle(id, Settlement::Ack, None),
-                Acknowledges::Prefix => self.settle(id, Settlement::UpTo, None),
-            }
+            self.settle_early(held.delivery.id.clone(), self.capability.acknowledges);
         }
     }
 
