@@ -29,8 +29,8 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the record of a claim lives that nobody holds.
 const KEPT: Seconds = Seconds(3600);
 
-/// How often a relay balances its claims with the other relays, at most. It decides how soon the buckets of a dead relay
-/// flow again after their leases have ended.
+/// How often a relay balances its claims with the other relays, at most. It decides how soon the buckets of a dead
+/// relay flow again after their leases have ended.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a store may take to confirm that a claim is given back, when the relay stops.
@@ -40,7 +40,7 @@ const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
 pub(super) type ClaimsReport = Result<ClaimsSeen>;
 
 /// Takes buckets for this relay, and gives them back.
-pub(super) struct Claims {
+pub(super) struct RelayClaims {
     claims: Arc<BucketClaims>,
     lease: Duration,
     /// The record that says that this relay lives.
@@ -49,7 +49,7 @@ pub(super) struct Claims {
     due: Duration,
 }
 
-impl Claims {
+impl RelayClaims {
     pub(super) fn start_engine(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, lease: Millis) -> Result<Self> {
         let claims = Arc::new(BucketClaims::start(store, runtime, lease)?);
         Ok(Self { claims, lease: lease.into(), membership: None, is_balancing: false, due: Duration::ZERO })

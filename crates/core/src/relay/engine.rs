@@ -14,9 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{EventRow, ParkedRow, Sink};
 use crate::relay::buckets::OwnedBuckets;
 use crate::relay::calls::{RelayCalls, RelayReport};
-use crate::relay::claims::Claims;
+use crate::relay::claims::RelayClaims;
 use crate::relay::publisher::{Publisher, SentRow};
-use crate::relay::reader::Reader;
+use crate::relay::reader::OutboxReader;
 use crate::relay::upkeep::Upkeep;
 use crate::relay::writes::Writes;
 use crate::relay::{RelayEnd, RelayParts, RelaySettings};
@@ -35,8 +35,8 @@ pub(super) struct RelayEngine {
     settings: RelaySettings,
     calls: RelayCalls,
     buckets: OwnedBuckets,
-    claims: Claims,
-    reader: Reader,
+    claims: RelayClaims,
+    reader: OutboxReader,
     publisher: Publisher,
     writes: Writes,
     upkeep: Upkeep,
@@ -102,10 +102,10 @@ impl RelayEngine {
     pub(super) fn start(parts: RelayParts) -> Result<Self> {
         let RelayParts { outbox, upkeep, store, sink, settings, runtime } = parts;
         Ok(Self {
-            claims: Claims::start_engine(store, Arc::clone(&runtime), settings.lease)?,
+            claims: RelayClaims::start_engine(store, Arc::clone(&runtime), settings.lease)?,
             calls: RelayCalls::new(outbox, runtime),
             buckets: OwnedBuckets::default(),
-            reader: Reader::new(settings),
+            reader: OutboxReader::new(settings),
             publisher: Publisher::new(Arc::clone(&sink), settings),
             writes: Writes::new(Arc::clone(sink.name())),
             upkeep: Upkeep::new(upkeep, settings.retention),

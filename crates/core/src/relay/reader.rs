@@ -28,7 +28,7 @@ const MIN_ROWS: usize = 16;
 const MAX_GROWTH: usize = 64;
 
 /// Reads open rows into the buckets.
-pub(super) struct Reader {
+pub(super) struct OutboxReader {
     settings: RelaySettings,
     plan: ReadPlan,
     decided: DecidedRows,
@@ -112,7 +112,7 @@ impl OwnedBucket {
     }
 }
 
-impl Reader {
+impl OutboxReader {
     pub(super) fn new(settings: RelaySettings) -> Self {
         Self { settings, plan: ReadPlan::default(), decided: DecidedRows::default(), rewinds: None }
     }
