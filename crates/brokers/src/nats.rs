@@ -53,8 +53,9 @@ const NOTHING_WAITS: Duration = Duration::from_secs(3600);
 
 /// The messages of a stream for one durable consumer of NATS JetStream. Needs a server from 2.9 on.
 ///
-/// An existing durable consumer is used as it is, if it acknowledges each message explicitly. A missing one is created
-/// when the source connects. One that is deleted later ends the worker: with it, the server forgot what is finished.
+/// An existing durable consumer is used as it is, if it acknowledges each message explicitly and has no `max_deliver`:
+/// each delivery counts for that, also one that no worker began. A missing one is created when the source connects. One
+/// that is deleted later ends the worker: with it, the server forgot what is finished.
 ///
 /// With an order, one worker at a time keeps it, also when it stops or crashes and when its connection breaks: new
 /// messages then wait until everything has arrived that the server had sent, which may take as long as a lease. Several

@@ -208,6 +208,10 @@ async fn a_stream_or_a_consumer_that_cannot_be_used_is_refused() {
     };
     stream.create_consumer(push).await.unwrap();
     assert!(refused("unsuited?durable=push").await.contains("not a pull consumer"));
+    // Each delivery counts, also one that is given back at a stop before it began.
+    let bounded = consumer::pull::Config { durable_name: Some("bounded".into()), max_deliver: 3, ..Default::default() };
+    stream.create_consumer(bounded).await.unwrap();
+    assert!(refused("unsuited?durable=bounded").await.contains("set max_deliver to -1"));
 }
 
 async fn an_unacknowledged_message_arrives_again_at_another_source() {

@@ -172,13 +172,15 @@ fn check(config: &consumer::Config, url: &NatsUrl) -> Result<()> {
         return Err(unsuited(url, "delivers only headers"));
     }
     if config.max_deliver > 0 {
-        warn!(
-            stream = url.stream(),
+        // Each delivery counts, also of a message that no worker began, because it was given back or the worker died.
+        return Err(unusable(format!(
+            "the consumer `{durable}` gives a message up after {} deliveries, also one that was never processed: set \
+             max_deliver to -1, by `nats consumer edit {} {durable} --max-deliver=-1` for instance. The worker bounds \
+             the attempts itself",
+            config.max_deliver,
+            url.stream(),
             durable = url.durable(),
-            max_deliver = config.max_deliver,
-            "the consumer gives a message up after max_deliver deliveries, and while no worker listens nobody learns \
-             of it; set max_deliver to -1"
-        );
+        )));
     }
     Ok(())
 }

@@ -4,8 +4,8 @@
 //! The server sends a message again before any new one. So what waits may run as soon as everything that the server
 //! counts as unfinished has arrived here, or when a new message is sent for a request that was made after the leases
 //! have ended. Messages that are sent again wait, too: the lease of an earlier one may end later. A message that the
-//! server counts and never sends again, for instance because it was delivered too often, is not waited for any longer
-//! than such a request takes.
+//! server counts and never sends again, for instance because it was deleted, is not waited for any longer than such a
+//! request takes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

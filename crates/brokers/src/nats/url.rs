@@ -14,7 +14,7 @@ use crate::errors::invalid;
 ///
 /// | parameter | |
 /// |---|---|
-/// | `durable=NAME` | the durable consumer; it is created if it is missing |
+/// | `durable=NAME` | the durable consumer; it is created if it is missing. One with a `max_deliver` is refused |
 /// | `filter=SUBJECT` | the subjects that a created consumer delivers; all of the stream by default |
 /// | `ack-wait=SECONDS` | the lease of a created consumer, 30 by default |
 /// | `order=header:NAME` | the header whose value orders messages; by default they have no order. One worker at a time keeps it, several on one durable consumer cannot |
