@@ -8,6 +8,7 @@
 //! listen.rs      begins to listen, and begins again after a cut
 //! hold.rs        keeps the order over a cut
 //! unreadable.rs  finds messages that the driver cannot read
+//! lost_alone.rs  tells a message that never arrives from one that is late
 //! losses.rs      losses of the connection, and the message that may be their cause
 //! pump.rs        takes what the server sends, with the time of its arrival
 //! pull.rs        asks for as many messages as there is room for, and reads the answers
@@ -22,6 +23,7 @@ mod driver;
 mod hold;
 mod listen;
 mod losses;
+mod lost_alone;
 mod message;
 mod pull;
 mod pump;

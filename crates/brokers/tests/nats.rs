@@ -42,8 +42,8 @@ use order::{
 use sink::{a_sink_whose_driver_has_died_publishes_again, the_window_of_a_sink_is_the_shortest_of_its_streams};
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
 use unreadable::{
-    a_message_that_the_driver_cannot_read_arrives_as_damaged, a_stored_message_with_a_status_line_is_a_delivery,
-    an_unreadable_message_shows_its_place_and_its_bytes,
+    a_message_that_may_not_be_looked_at_keeps_no_others_back, a_message_that_the_driver_cannot_read_arrives_as_damaged,
+    a_stored_message_with_a_status_line_is_a_delivery, an_unreadable_message_shows_its_place_and_its_bytes,
 };
 
 fn main() -> ExitCode {
@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         a_message_larger_than_the_room_arrives_alone,
         a_message_that_the_driver_cannot_read_arrives_as_damaged,
         an_unreadable_message_shows_its_place_and_its_bytes,
+        a_message_that_may_not_be_looked_at_keeps_no_others_back,
         a_sink_whose_driver_has_died_publishes_again,
         the_window_of_a_sink_is_the_shortest_of_its_streams,
         a_stored_message_with_a_status_line_is_a_delivery,

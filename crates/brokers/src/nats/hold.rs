@@ -5,7 +5,7 @@
 //! counts as unfinished has arrived here, or when a new message is sent for a request that was made after the leases
 //! have ended. Messages that are sent again wait, too: the lease of an earlier one may end later. A message that the
 //! server counts and never sends again, for instance because it was deleted, is not waited for any longer than such a
-//! request takes.
+//! request takes. Nor does a hold begin anew for a message that never arrives, as `lost_alone.rs` tells.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// New messages that wait for earlier ones.
 pub(super) struct Hold {
+    /// How many messages were missing at its beginning.
+    pub(super) missing: usize,
     /// Messages behind this sequence are new.
     beyond: u64,
     /// When the lease of everything that is missing has ended.
@@ -44,23 +46,40 @@ pub(super) struct Hold {
     is_over: Arc<AtomicBool>,
 }
 
-impl Hold {
-    /// None if nothing is missing.
-    pub(super) async fn begin(
+/// What the server counts before a source asks for messages.
+pub(super) struct Survey {
+    pub(super) info: consumer::Info,
+    /// How many of the messages that the server counts as unfinished are not here.
+    pub(super) missing: usize,
+}
+
+impl Survey {
+    /// Waits until the server has forgotten earlier requests.
+    pub(super) async fn make(
         consumer: &Consumer<pull::Config>,
         here: &Here,
         runtime: &Arc<dyn Runtime>,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Self> {
         // A request that the server still has, perhaps for a connection that it takes for alive, loses further ones.
         let deadline = runtime.boottime_now() + EXPIRES + SLACK;
-        let (mut info, mut is_complete) = look(consumer, here).await?;
-        while info.num_waiting > 0 && runtime.boottime_now() < deadline {
+        let mut survey = look(consumer, here).await?;
+        while survey.info.num_waiting > 0 && runtime.boottime_now() < deadline {
             runtime.sleep(ASK_EVERY).await;
-            (info, is_complete) = look(consumer, here).await?;
+            survey = look(consumer, here).await?;
         }
-        if is_complete {
-            return Ok(None);
-        }
+        Ok(survey)
+    }
+}
+
+impl Hold {
+    /// Holds new messages until everything has arrived that was missing in a survey.
+    pub(super) fn begin(
+        survey: &Survey,
+        consumer: &Consumer<pull::Config>,
+        here: &Here,
+        runtime: &Arc<dyn Runtime>,
+    ) -> Self {
+        let Survey { info, missing } = survey;
         let until = runtime.boottime_now() + comes_again(&info.config) + SLACK;
         let is_over = Arc::new(AtomicBool::new(false));
         let (ended, consumer, here, sleeping) =
@@ -68,7 +87,7 @@ impl Hold {
         runtime.spawn(Box::pin(async move {
             // The flag is weak here: the task ends once the hold is dropped.
             while let Some(ended) = ended.upgrade() {
-                if look(&consumer, &here).await.is_ok_and(|(_, is_complete)| is_complete) {
+                if look(&consumer, &here).await.is_ok_and(|survey| survey.missing == 0) {
                     ended.store(true, Ordering::Release);
                     return;
                 }
@@ -76,7 +95,7 @@ impl Hold {
                 sleeping.sleep(LOOK_EVERY).await;
             }
         }));
-        Ok(Some(Self { beyond: info.delivered.stream_sequence, until, has_new: false, asked: None, is_over }))
+        Self { missing: *missing, beyond: info.delivered.stream_sequence, until, has_new: false, asked: None, is_over }
     }
 
     /// Whether everything that was missing has arrived, or does not come.
@@ -111,13 +130,13 @@ impl Hold {
     }
 }
 
-/// What the server counts, and whether every message that it counts as unfinished is here.
-async fn look(consumer: &Consumer<pull::Config>, here: &Here) -> Result<(consumer::Info, bool)> {
+/// What the server counts now.
+async fn look(consumer: &Consumer<pull::Config>, here: &Here) -> Result<Survey> {
     // What arrives or ends meanwhile may be in the count of the server or not.
     let before = here.lock().clone();
     let info = connect::info(consumer).await?;
     // Only those that were here before and after the answer are surely in its count.
     let stayed = before.intersection(&here.lock()).count();
-    let is_complete = info.num_ack_pending <= stayed;
-    Ok((info, is_complete))
+    let missing = info.num_ack_pending.saturating_sub(stayed);
+    Ok(Survey { info, missing })
 }

@@ -10,7 +10,7 @@ use hapax_core::runtime::Runtime;
 
 use super::connect;
 use super::driver::Driver;
-use super::hold::{Here, Hold};
+use super::hold::{Here, Survey};
 use super::message;
 use super::unreadable::{self, Search, StoredMessages};
 use crate::errors::not_applied;
@@ -36,7 +36,8 @@ pub(super) struct Listening {
     /// How often the connection had been made.
     pub(super) connects: u64,
     pub(super) search: Search,
-    pub(super) hold: Option<Hold>,
+    /// None without an order.
+    pub(super) survey: Option<Survey>,
 }
 
 impl Beginning {
@@ -56,14 +57,14 @@ impl Beginning {
                 unreadable::keep(&client, message::handle(&info, found.sequence)).await;
             }
         }
-        let hold = match self.is_ordered {
-            true => Hold::begin(&consumer, &self.here, &self.runtime).await?,
+        let survey = match self.is_ordered {
+            true => Some(Survey::make(&consumer, &self.here, &self.runtime).await?),
             false => None,
         };
         let inbox = client.new_inbox();
         let subscribed = client.subscribe(format!("{inbox}.*")).await;
         let subscriber =
             subscribed.map_err(|error| not_applied("cannot subscribe at the NATS server").caused_by(error))?;
-        Ok(Listening { consumer, info, inbox, subscriber, connects, search, hold })
+        Ok(Listening { consumer, info, inbox, subscriber, connects, search, survey })
     }
 }

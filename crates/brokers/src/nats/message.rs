@@ -28,9 +28,9 @@ pub(super) fn is_delivery(message: &async_nats::Message) -> bool {
     message.reply.as_ref().is_some_and(|reply| reply.starts_with(ACK))
 }
 
-/// The place of a message in its stream.
-pub(super) fn sequence(message: &async_nats::Message) -> Option<u64> {
-    message.reply.as_ref().and_then(|reply| Acknowledged::read(reply)).map(|read| read.sequence)
+/// What the subject for acknowledgements of a message tells.
+pub(super) fn acknowledged(message: &async_nats::Message) -> Option<Acknowledged> {
+    message.reply.as_ref().and_then(|reply| Acknowledged::read(reply))
 }
 
 /// The place in its stream of the message with this handle.
@@ -45,9 +45,12 @@ pub(super) fn handle(info: &consumer::Info, sequence: u64) -> String {
 }
 
 /// What the subject for acknowledgements tells.
-struct Acknowledged {
+pub(super) struct Acknowledged {
     delivered: u64,
-    sequence: u64,
+    /// The place of the message in its stream.
+    pub(super) sequence: u64,
+    /// The number of the delivery among all of the consumer.
+    pub(super) number: u64,
     /// In nanoseconds.
     published: u64,
 }
@@ -58,8 +61,8 @@ impl Acknowledged {
         let subject = subject.strip_prefix(ACK)?;
         let names = if subject.matches('.').count() == 6 { 2 } else { 4 };
         let mut numbers = subject.split('.').skip(names).map(|word| word.parse().ok());
-        let (delivered, sequence) = (numbers.next()??, numbers.next()??);
-        Some(Self { delivered, sequence, published: numbers.nth(1)?? })
+        let mut next = || numbers.next().flatten();
+        Some(Self { delivered: next()?, sequence: next()?, number: next()?, published: next()? })
     }
 }
 
@@ -154,7 +157,7 @@ mod tests {
     fn the_subject_for_acknowledgements_tells_the_place_of_a_message() {
         for subject in ["$JS.ACK.orders.d.2.77.99.1700.3", "$JS.ACK.hub.AABB.orders.d.2.77.99.1700.3.token"] {
             let read = Acknowledged::read(subject).unwrap();
-            assert_eq!((read.delivered, read.sequence, read.published), (2, 77, 1700), "{subject}");
+            assert_eq!((read.delivered, read.sequence, read.number, read.published), (2, 77, 99, 1700), "{subject}");
             assert_eq!(sequence_of(subject.as_bytes()), Some(77));
         }
         for subject in ["", "$JS.ACK.", "$JS.ACK.orders.d.x.77.99.1700.3", "_INBOX.a.b"] {

@@ -16,9 +16,10 @@ use tracing::error;
 
 use super::connect;
 use super::driver::Driver;
-use super::hold::{Here, Hold, LOOK_EVERY};
+use super::hold::{Here, Hold, LOOK_EVERY, Survey};
 use super::listen::{Beginning, Listening};
 use super::losses::Losses;
+use super::lost_alone::LostAlone;
 use super::pump::{self, Arrived, Pump};
 use super::unreadable::UnreadableMessage;
 use crate::errors::{not_applied, unusable};
@@ -75,6 +76,7 @@ pub(super) struct Puller {
     /// The server had a message that is larger than the room.
     is_too_large: bool,
     losses: Losses,
+    lost_alone: LostAlone,
     has_stopped: bool,
     runtime: Arc<dyn Runtime>,
 }
@@ -100,6 +102,7 @@ impl Puller {
     ) -> Self {
         Self {
             losses: Losses::new(driver.connects()),
+            lost_alone: LostAlone::new(&info),
             driver,
             info,
             here,
@@ -231,20 +234,38 @@ impl Puller {
         });
         let began = beginning.await;
         self.beginning = None;
-        let Listening { consumer, info, inbox, subscriber, connects, search, hold } = began?;
+        let Listening { consumer, info, inbox, subscriber, connects, search, survey } = began?;
         self.losses.check(connects, self.runtime.boottime_now(), &info, search.failure.as_ref());
         for found in &search.found {
             let (stream, sequence, why) = (&info.stream_name, found.sequence, found.why);
             error!(stream, sequence, why, "a message cannot be read; it becomes a dead letter");
         }
+        self.lost_alone.found(search.found.len());
         self.found.extend(search.found.into_iter().map(PulledItem::Unreadable));
+        self.hold = survey.and_then(|survey| self.hold_after(&survey, &consumer));
         let pump = pump::start(subscriber, &self.driver, &self.runtime);
         self.listener = Some(Listener { consumer, inbox, pump, connects, is_cut: false });
-        (self.info, self.hold, self.search_from, self.open) = (info, hold, Some(search.next), 0);
+        (self.info, self.search_from, self.open) = (info, Some(search.next), 0);
         if self.hold.is_none() {
             self.found.push_back(PulledItem::NothingMissing);
         }
         Ok(())
+    }
+
+    /// The hold for what is missing. A message that the driver cannot read breaks the connection after each of its
+    /// leases: a hold that began anew each time would never end.
+    fn hold_after(&mut self, survey: &Survey, consumer: &Consumer<pull::Config>) -> Option<Hold> {
+        let is_again = self.lost_alone.cut(&survey.info, self.heard, self.runtime.boottime_now());
+        if survey.missing == 0 {
+            self.lost_alone.nothing_is_missing();
+            return None;
+        }
+        match is_again {
+            true if survey.missing <= self.lost_alone.lost_again() => None,
+            // More are missing than before: another one was lost at the same time.
+            true if self.hold.as_ref().is_some_and(|hold| survey.missing <= hold.missing) => self.hold.take(),
+            true | false => Some(Hold::begin(survey, consumer, &self.here, &self.runtime)),
+        }
     }
 
     /// After a lost connection the server may still hold the request, and what it had sent is lost.
@@ -318,6 +339,7 @@ impl Puller {
         sent.map_err(|error| not_applied("cannot ask the NATS server for messages").caused_by(error))?;
         self.request += 1;
         self.open = batch;
+        self.lost_alone.asked(batch);
         (self.asked, self.heard) = (asked, self.runtime.boottime_now());
         if let Some(hold) = &mut self.hold {
             hold.note_asked(asked);

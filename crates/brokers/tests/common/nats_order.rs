@@ -13,7 +13,7 @@ use crate::common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text,
 
 impl Fixture {
     /// Sends messages of one ordering key, whose payloads are their numbers.
-    async fn send_ordered(&self, numbers: std::ops::Range<usize>) {
+    pub(crate) async fn send_ordered(&self, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let mut headers = HeaderMap::new();
             headers.append("Order", "k");

@@ -1,15 +1,21 @@
 //! Messages whose headers no client of NATS would write, sent without a driver.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use hapax_brokers::{NatsSource, NatsUrl};
 use hapax_core::broker::{Event, Position, Settlement, Source as _};
+use hapax_testkit::proxy::{Direction, NetworkFault, Proxy};
 use hapax_testkit::servers::NatsServer;
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::Fixture;
-use crate::common::{DEADLINE, room, settle, some, take, text, texts};
+use crate::common::{DEADLINE, room, runtime, settle, some, take, text, texts};
 
 /// Sends a message with these bytes as its headers.
 async fn send_raw(server: &NatsServer, subject: &str, headers: &[u8], payload: &str) {
@@ -50,7 +56,7 @@ async fn take_all(fixture: &Fixture, parameters: &str) -> [BTreeSet<String>; 2] 
     let mut arrived = [BTreeSet::new(), BTreeSet::new()];
     while settler.lag().await.ok() != Some(Some(0)) {
         assert!(begun.elapsed() < DEADLINE, "{arrived:?}");
-        let Ok(event) = tokio::time::timeout(Duration::from_secs(1), source.next(room(100))).await else { continue };
+        let Ok(event) = timeout(Duration::from_secs(1), source.next(room(100))).await else { continue };
         let Ok(Event::Deliveries(deliveries)) = event else { continue };
         for delivery in deliveries {
             arrived[usize::from(delivery.message.damage.is_some())].insert(text(&delivery));
@@ -78,6 +84,59 @@ pub(crate) async fn a_message_that_the_driver_cannot_read_arrives_as_damaged() {
         readable.insert("suspect".to_owned());
         assert_eq!(take_all(&fixture, parameters).await, [readable, damaged], "{name}");
     }
+}
+
+/// A server with a user `worker` that may not look at stored messages.
+async fn server_with_a_blind_worker(folder: &TempDir) -> NatsServer {
+    let rights = r#"permissions: { publish: { deny: ["$JS.API.STREAM.MSG.GET.>"] } }"#;
+    let users = format!("{{ user: worker, password: open, {rights} }}, {{ user: me, password: open }}");
+    let configuration = folder.path().join("nats.conf");
+    fs::write(&configuration, format!("authorization {{ users: [ {users} ] }}\nno_auth_user: me\n")).unwrap();
+    NatsServer::start(&["-c", &configuration.display().to_string()]).await.unwrap()
+}
+
+/// Takes and acknowledges until this number has arrived. Adds the numbers to `first` in the order of their first
+/// arrival.
+async fn take_up_to(last: usize, source: &mut NatsSource, first: &mut Vec<usize>) {
+    let (settler, begun) = (source.settler(), Instant::now());
+    while !first.contains(&last) {
+        assert!(begun.elapsed() < DEADLINE, "{first:?}");
+        let Ok(event) = timeout(Duration::from_secs(1), source.next(room(100))).await else { continue };
+        let Ok(Event::Deliveries(deliveries)) = event else { continue };
+        for delivery in deliveries {
+            let number = text(&delivery).parse().unwrap();
+            if !first.contains(&number) {
+                first.push(number);
+            }
+            drop(settler.settle(vec![(delivery.id, Settlement::Ack)]).await);
+        }
+    }
+}
+
+pub(crate) async fn a_message_that_may_not_be_looked_at_keeps_no_others_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server_with_a_blind_worker(&folder).await;
+    let cases = [(0, "blind-0"), (2, "blind-2"), (4, "blind-4"), (8, "blind-8")].map(async |(broken, name)| {
+        let fixture = Fixture::on(&server.url(), name, 1).await;
+        let proxy = Proxy::start(server.address()).await.unwrap();
+        for numbers in [0..10, 10..20, 20..30] {
+            fixture.send_ordered(numbers.clone()).await;
+            if numbers.end < 30 {
+                send_raw(&server, &format!("{name}.x"), BROKEN[broken], "broken").await;
+            }
+        }
+        let url = format!("nats://worker:open@{}/{name}?durable=d&ack-wait=2&order=header:Order", proxy.address());
+        let mut source = NatsSource::connect(&url.parse::<NatsUrl>().unwrap(), runtime()).await.unwrap();
+        let mut first = Vec::new();
+        take_up_to(29, &mut source, &mut first).await;
+        // The order still holds when others are lost, too.
+        let reset = NetworkFault::ResetAfter { direction: Direction::ToClient, bytes: 2_000 };
+        proxy.inject(reset.times(1));
+        fixture.send_ordered(30..90).await;
+        take_up_to(89, &mut source, &mut first).await;
+        assert_eq!(first, (0..90).collect::<Vec<_>>(), "{name}");
+    });
+    join_all(cases).await;
 }
 
 pub(crate) async fn an_unreadable_message_shows_its_place_and_its_bytes() {

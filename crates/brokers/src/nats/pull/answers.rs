@@ -28,6 +28,9 @@ impl Puller {
             self.open = self.open.saturating_sub(1);
             self.is_too_large = false;
             self.losses.arrived();
+            if let Some(read) = message::acknowledged(&arrived.message) {
+                self.lost_alone.arrived(read.number);
+            }
             self.receive(arrived);
             return Ok(());
         };
@@ -39,11 +42,15 @@ impl Puller {
             Status::StillThere => {}
             Status::Ended => {
                 self.open = 0;
+                self.lost_alone.asked(0);
                 if self.hold.as_ref().is_some_and(|hold| hold.ends_with(self.asked)) {
                     self.end_hold();
                 }
             }
-            Status::TooLarge => (self.open, self.is_too_large) = (0, true),
+            Status::TooLarge => {
+                (self.open, self.is_too_large) = (0, true);
+                self.lost_alone.asked(0);
+            }
             Status::Unheard => {
                 self.cut();
                 return Err(not_applied("JetStream does not reply"));
@@ -62,13 +69,15 @@ impl Puller {
             return self.found.push_back(PulledItem::Early(arrived));
         }
         let Some(hold) = &mut self.hold else { return self.found.push_back(PulledItem::Message(arrived)) };
-        let is_new = message::sequence(&arrived.message).is_some_and(|found| hold.is_new(found));
+        let is_new = message::acknowledged(&arrived.message).is_some_and(|read| hold.is_new(read.sequence));
         if is_new && hold.ends_with(self.asked) {
             self.end_hold();
             return self.found.push_back(PulledItem::Message(arrived));
         }
         if is_new {
             hold.note_new();
+        } else {
+            self.lost_alone.came_again(arrived.at, connect::lease(&self.info.config));
         }
         // Also one that is sent again: the lease of an earlier one may end later, as each is extended by itself.
         self.found.push_back(PulledItem::Early(arrived));
