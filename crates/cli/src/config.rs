@@ -137,12 +137,20 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use clap::{Arg, Args, Command};
 
     use super::*;
-    use crate::gateway::run::GatewayFlags;
     use hapax::{OnBusy, OnLapse, OnStoreDown};
+
+    /// The flags of a gateway.
+    #[derive(Debug)]
+    pub(crate) struct GatewayFlags;
+
+    impl HasFlags for GatewayFlags {
+        const COMMAND: Configured = Configured::Gateway;
+        const AFTER_HELP: &str = "";
+    }
 
     /// Flags that the file cannot have.
     const NOT_IN_FILE: [&str; 2] = ["config", "check"];

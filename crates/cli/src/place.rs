@@ -10,9 +10,9 @@ use hapax::Settings;
 use hapax::runtime::Tokio;
 use serde_json::{Map, Value};
 
-use crate::admin::api::audit::{AuditFile, INCOMPLETE};
+use crate::admin::api::audit::INCOMPLETE;
 use crate::admin::api::call::ApiCall;
-use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::config::audit_file_of;
 use crate::serve::exit::CommandError;
@@ -102,18 +102,9 @@ impl PlaceArgs {
         let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
         let store = wiring::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
         let audit = self.audit_file.clone().or_else(|| audit_file_of(&url));
-        Ok(AdminApi {
-            process: "command",
-            records: Some(RecordDesk {
-                store,
-                lifetimes: RecordLifetimes::of(&Settings::default().policy),
-                answers: AnswerForm::Either,
-            }),
-            dead: None,
-            outbox: None,
-            policy: PolicyDescription::new("command", &self.namespace).into_json(),
-            audit: audit.map(AuditFile::new),
-        })
+        let records = RecordDesk::new(store, &Settings::default().policy, AnswerForm::Either);
+        let policy = PolicyDescription::new("command", &self.namespace);
+        Ok(AdminApi { records: Some(records), ..AdminApi::new(policy, audit) })
     }
 }
 

@@ -1,9 +1,10 @@
-//! What every process that serves needs: addresses, signals, the orderly stop, logs, metrics, traces and their export,
-//! and the errors of commands.
+//! What every process that serves needs: its frame, addresses, signals, the orderly stop, logs, metrics, traces and
+//! their export, and the errors of commands.
 
 pub(crate) mod bind;
 pub(crate) mod client_address;
 pub(crate) mod exit;
+pub(crate) mod frame;
 pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod otlp;

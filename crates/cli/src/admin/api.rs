@@ -25,6 +25,7 @@ pub(crate) mod records;
 pub(crate) mod serve;
 pub(crate) mod values;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,6 +147,18 @@ async fn within_deadline<T>(call: impl Future<Output = hapax::Result<T>>) -> Res
 }
 
 impl AdminApi {
+    /// The API of a process, without records, dead letters and an outbox.
+    pub(crate) fn new(policy: PolicyDescription, audit_file: Option<PathBuf>) -> Self {
+        Self {
+            process: policy.process(),
+            records: None,
+            dead: None,
+            outbox: None,
+            policy: policy.into_json(),
+            audit: audit_file.map(AuditFile::new),
+        }
+    }
+
     /// Carries out a call that was allowed.
     ///
     /// # Cancel safety

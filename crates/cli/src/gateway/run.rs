@@ -2,7 +2,6 @@
 
 mod stop;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,101 +12,59 @@ use hapax::{Gate, OnStoreDown};
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
-use metrics_exporter_prometheus::PrometheusHandle;
 use rustls::ClientConfig;
 use serde_json::json;
-use tokio::task::spawn_blocking;
+use tokio::signal::unix::Signal;
 
 use crate::admin::access::AdminAccess;
-use crate::admin::api::audit::AuditFile;
-use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
-use crate::admin::listener::{self, AdminState};
-use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
+use crate::config::{Config, ConfiguredRoute, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::field_names::ProtectedFields;
-use crate::gateway::limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
 use crate::serve::bind::bind;
 use crate::serve::exit::CommandError;
-use crate::serve::logs::{self, Log};
-use crate::serve::otlp;
-use crate::serve::shutdown::Shutdown;
-use crate::serve::signals::{Reloads, StopSignals};
-use crate::serve::{metrics, signals};
-use crate::store::gate::{GateStart, StartedGate};
-use crate::store::health::CheckIntervals;
+use crate::serve::frame::{FrameSettings, ProcessFrame};
+use crate::serve::logs;
+use crate::store::gate::{GateStart, StartedGate, close_journal};
+use crate::store::health::{CheckIntervals, StoreHealth};
 use crate::store::wiring::{self, OpenedStore};
 use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
 
-use stop::{GatewayStop, StopKind, close_journal, log_end};
-
-/// The arguments of `hapax gateway`.
-pub(crate) type GatewayArgs = Flags<GatewayFlags>;
-
-#[derive(Debug)]
-pub(crate) struct GatewayFlags;
-
-impl HasFlags for GatewayFlags {
-    const COMMAND: Configured = Configured::Gateway;
-    const AFTER_HELP: &str = limits::HELP;
-}
+use stop::{GatewayStop, StopKind, log_end};
 
 /// Runs the gateway until a stop signal.
-pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
-    // First of all, because an unhandled SIGHUP ends the process.
-    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
-    let config = Config::load(&args).map_err(CommandError::usage)?;
-    if args.check {
-        // An error means that the reader has closed the pipe, for instance `hapax gateway --check | head`.
-        let _ = io::stdout().write_all(config.show().as_bytes());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let stop = StopSignals::listen(config.drain).map_err(CommandError::cannot_start)?;
+pub(crate) async fn run(config: Config, hangups: Signal) -> Result<ExitCode, CommandError> {
     let opening = config.clone();
-    let opened = tokio::select! {
-        opened = spawn_blocking(move || Opened::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
-        () = stop.first.cancelled() => {
-            tracing::warn!("stopped before the start was complete; no request was accepted");
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
-    let Opened { log, tls, store } = opened;
-    let log = config.log.file.is_some().then_some(move || log.reopen());
-    let certificate = tls.certificate.clone().map(|loaded| move || loaded.reload());
-    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate }));
-    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
-    serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await
+    let started = ProcessFrame::start(hangups, frame_settings(&config), move || OpenedGateway::open(&opening)).await?;
+    let Some((frame, opened)) = started else { return Ok(ExitCode::SUCCESS) };
+    serve(&config, opened, frame, CheckIntervals::default()).await
 }
 
-/// The files and the store that a gateway opens at its start.
-struct Opened {
-    log: Log,
-    tls: LoadedTls,
+fn frame_settings(config: &Config) -> FrameSettings {
+    FrameSettings {
+        log: config.log.clone(),
+        admin: config.admin.clone(),
+        tls: config.tls.clone(),
+        drain_delay: config.drain_delay,
+        drain: config.drain,
+        nothing_done: "no request was accepted",
+    }
+}
+
+/// What a gateway opens at its start.
+struct OpenedGateway {
+    /// The authorities that may certify the API.
+    trust: ClientConfig,
     store: OpenedStore,
 }
 
-/// TLS with clients and with the API.
-struct LoadedTls {
-    /// None without TLS for clients.
-    certificate: Option<Arc<ServerCertificate>>,
-    /// The authorities that may certify the API.
-    trust: ClientConfig,
-}
-
-impl Opened {
-    /// Blocks as long as a file is a pipe with nobody at its other end.
+impl OpenedGateway {
     fn open(config: &Config) -> Result<Self, CommandError> {
-        let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
-        for (name, guess) in config::mistyped(std::env::vars_os()) {
-            tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
-        }
-        let files = config.tls.as_ref();
-        let certificate = files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose();
-        let certificate = certificate.map_err(CommandError::cannot_start)?;
         let is_secure = config.upstream.scheme == Scheme::HTTPS;
         let trust = if is_secure {
             tls::client_config(config.upstream_ca.as_deref(), Some("--upstream-ca"))
@@ -116,46 +73,40 @@ impl Opened {
         };
         let trust = trust.map_err(CommandError::cannot_start)?;
         let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;
-        Ok(Self { log, tls: LoadedTls { certificate, trust }, store })
+        Ok(Self { trust, store })
     }
 }
 
-/// The parts of a gateway beside its configuration and its store.
-struct Operations {
-    metrics: PrometheusHandle,
-    tls: LoadedTls,
-    stop: StopSignals,
+/// Serves clients until a stop signal.
+async fn serve(
+    config: &Config,
+    opened: OpenedGateway,
+    frame: ProcessFrame,
     intervals: CheckIntervals,
-}
-
-/// Serves clients with this store until a stop signal.
-async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<ExitCode, CommandError> {
-    let Operations { metrics, tls, stop, intervals } = operations;
-    let runtime = ExecutorRuntime::with_current_fallback();
+) -> Result<ExitCode, CommandError> {
+    let OpenedGateway { trust, store } = opened;
     let start = GateStart {
-        opened,
+        opened: store,
         place: config.store.place(),
         namespace: &config.namespace,
         secret: config.has_secret.then(|| config.identity.clone()),
         settings: &config.settings,
         data_dir: config.data_dir.as_deref(),
         more: Vec::new(),
-        runtime,
+        runtime: ExecutorRuntime::with_current_fallback(),
         intervals,
     };
-    let api = Arc::new(admin_api(config, start.opened.clone()));
+    let api = admin_api(config, start.opened.clone());
     let StartedGate { gate, journal, health } = start.start().await?;
-    let access = AdminAccess::new(&config.admin);
-    let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
-    let admin = AdminState { health, metrics, access, api, shutdown: Arc::clone(&shutdown) };
+    let shutdown = &frame.shutdown;
     let mut served = Box::pin(async {
-        let executors = listen(config, &gate, admin, tls, stop.first.cancelled()).await?;
+        let executors = listen(config, &gate, &frame, GatewayParts { health, api, trust }).await?;
         let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
         // A store that is down would delay the stop; unreleased leases expire.
         gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
         // The releases that are still repeated end with the executors.
         let unconfirmed_releases = gate.unconfirmed_releases();
-        close_journal(journal.as_deref(), &shutdown).await;
+        close_journal(journal.as_deref(), shutdown).await;
         // Requests run on the executors until the gate has drained.
         if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
             tracing::warn!("requests could not be cut in time; they have no line in the access log");
@@ -168,14 +119,14 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     let stopped = tokio::select! {
         stopped = &mut served => stopped?,
         // Counted while the executors run: they repeat the releases.
-        () = stop.second.cancelled() => {
+        () = frame.stop.second.cancelled() => {
             GatewayStop { kind: StopKind::AtOnce, unconfirmed_releases: gate.unconfirmed_releases() }
         }
     };
     // Ends the executors, and with them the requests that still run.
     drop(served);
     if !matches!(stopped.kind, StopKind::AtOnce) {
-        otlp::end_within(shutdown.left_for_requests()).await;
+        frame.end_export().await;
     }
     let is_written = logs::end_with(shutdown.left(), || {
         logs::report_missing();
@@ -188,31 +139,38 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     }
 }
 
-/// Serves clients until `stop` completes. Their requests may still run on the executors that it returns.
+/// What a gateway serves with, beside its gate.
+struct GatewayParts {
+    health: Arc<StoreHealth>,
+    api: AdminApi,
+    trust: ClientConfig,
+}
+
+/// Serves operators and clients until a stop signal. Requests of clients may still run on the executors that it
+/// returns.
 async fn listen(
     config: &Config,
     gate: &Gate,
-    admin: AdminState,
-    tls: LoadedTls,
-    stop: impl Future<Output = ()>,
+    frame: &ProcessFrame,
+    GatewayParts { health, api, trust }: GatewayParts,
 ) -> Result<Executors, CommandError> {
     let executors = Executors::start().context("the system has no thread left").map_err(CommandError::cannot_start)?;
     let routes = routes(config, gate).map_err(CommandError::usage)?;
-    let acceptor = tls.certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
+    let acceptor = frame.certificate.clone().map(ServerCertificate::acceptor).transpose();
+    let acceptor = acceptor.map_err(CommandError::cannot_start)?;
     // Bound before anything is served, so that a taken port prevents the start.
-    let (public, private) = (bind(config.listen).await?, bind(config.admin.listen).await?);
+    let (public, private) = (bind(config.listen).await?, frame.bind_admin().await?);
     log_configuration(config);
     open_files::raise_limit(config.limits.connections);
-    let shutdown = Arc::clone(&admin.shutdown);
-    tokio::spawn(listener::serve(private, admin));
+    frame.serve_admin(private, health, api);
     // Each executor has its own connections to the API.
-    let forward = || Forward::new(config.upstream.clone(), &tls.trust, config.upstream_timeout);
+    let forward = || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout);
     let services = executors.handles().map(|executor| (executor, forward()));
     let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
     rules.trusted = config.trusted_proxies.clone();
     rules.tenant = tenant(&config.tenant);
     let server = GatewayServer::new(services, rules).tls(acceptor);
-    server.serve_until(shutdown.wait(stop), public, shutdown.time_for_requests()).await;
+    server.serve_until(frame.stopping(), public, frame.shutdown.time_for_requests()).await;
     Ok(executors)
 }
 
@@ -244,15 +202,8 @@ fn admin_api(config: &Config, store: OpenedStore) -> AdminApi {
         .with("key", json!(config.protect.to_string()))
         .with("policy", policy_fields(&config.settings.policy))
         .with("routes", routes.collect());
-    let lifetimes = RecordLifetimes::of(&config.settings.policy);
-    AdminApi {
-        process: "gateway",
-        records: Some(RecordDesk { store, lifetimes, answers: AnswerForm::Responses }),
-        dead: None,
-        outbox: None,
-        policy: policy.into_json(),
-        audit: config.admin.audit_file.clone().map(AuditFile::new),
-    }
+    let records = RecordDesk::new(store, &config.settings.policy, AnswerForm::Responses);
+    AdminApi { records: Some(records), ..AdminApi::new(policy, config.admin.audit_file.clone()) }
 }
 
 /// Builds one layer for each route and one for all other requests.

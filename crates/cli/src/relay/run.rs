@@ -1,6 +1,5 @@
 //! The process `hapax relay`, from its start to its stop.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,76 +11,45 @@ use hapax::outbox::Sink;
 use hapax::relay::{Relay, RelayEnd};
 use hapax::runtime::{Runtime, Tokio};
 use serde_json::json;
-use tokio::task::spawn_blocking;
+use tokio::signal::unix::Signal;
 
-use crate::admin::access::AdminAccess;
-use crate::admin::api::audit::AuditFile;
 use crate::admin::api::{AdminApi, PolicyDescription};
-use crate::admin::listener::{self, AdminState};
-use crate::config::{self, Configured, Flags, HasFlags, RELAY_NAMESPACE, RelayConfig};
+use crate::config::{RELAY_NAMESPACE, RelayConfig};
 use crate::relay::health::RelayHealth;
 use crate::relay::opening::{self, SinkSlot};
-use crate::serve::bind::bind;
 use crate::serve::exit::CommandError;
-use crate::serve::logs::{self, Log};
-use crate::serve::metrics::{self, describe_relay, register_relay};
-use crate::serve::otlp;
+use crate::serve::frame::{FrameSettings, ProcessFrame, print_checked};
+use crate::serve::metrics::{describe_relay, register_relay};
 use crate::serve::otlp::sink::traced;
-use crate::serve::shutdown::Shutdown;
-use crate::serve::signals::{self, Reloads, StopSignals};
+use crate::serve::signals::StopSignals;
 use crate::store::checks::{CheckFailure, StoreChecks, usable};
 use crate::store::sweep::sweep;
 use crate::store::wiring::outbox::{self, OpenedOutbox};
 use crate::store::wiring::{self, OpenedStore};
 
-/// The arguments of `hapax relay`.
-pub(crate) type RelayArgs = Flags<RelayFlags>;
-
-#[derive(Debug)]
-pub(crate) struct RelayFlags;
-
-impl HasFlags for RelayFlags {
-    const COMMAND: Configured = Configured::Relay;
-    const CHECK_HELP: &str = "Check the configuration, the database and the sink, print what they are, and exit";
-    const AFTER_HELP: &str = "\
-Examples:
-  hapax relay --database postgres://relay@db.example/shop --sink nats://nats.example
-  hapax relay --database postgres://relay@db.example/shop --sink kafka://kafka.example --topic-template 'shop.{topic}'
-  hapax relay --database sqlite://shop.db --sink 'sqlite://orders.db?queue=orders'
-  hapax relay --database sqlite://shop.db --sink https://shop.example/hooks --webhook-secret-file secret
-
-Events of one ordering key are published one after the other, in the order of their rows. An event that the sink refuses
-for good parks its key: see `hapax outbox`. After a crash an event is published again under the same id; the log says at
-the start for how long the sink recognizes that. A consumer with a ledger always does.";
-}
-
 /// Runs the relay until a stop signal.
-pub(crate) async fn run(args: RelayArgs) -> Result<ExitCode, CommandError> {
-    // First of all, because an unhandled SIGHUP ends the process.
-    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
-    let config = RelayConfig::load(&args).map_err(CommandError::usage)?;
-    if args.check {
-        return check(&config).await;
-    }
-    let stop = StopSignals::listen(config.relay.drain).map_err(CommandError::cannot_start)?;
-    let settings = config.log.clone();
-    let log = spawn_blocking(move || Log::start(&settings)).await.map_err(CommandError::cannot_start)?;
-    let log = log.map_err(CommandError::cannot_start)?;
-    for (name, guess) in config::mistyped(std::env::vars_os()) {
-        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
-    }
-    let log = config.log.file.is_some().then_some(move || log.reopen());
-    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: None::<fn()> }));
+pub(crate) async fn run(config: RelayConfig, hangups: Signal) -> Result<ExitCode, CommandError> {
+    let Some((frame, ())) = ProcessFrame::start(hangups, frame_settings(&config), || Ok(())).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     tokio::select! {
-        ended = publish(&config, &stop) => ended,
-        () = stop.second.cancelled() => {
-            logs::end_with(Duration::ZERO, logs::report_missing);
-            std::process::exit(1)
-        }
-        () = drained(&stop, config.relay.drain) => {
+        ended = publish(&config, &frame) => ended,
+        () = frame.stop.second.cancelled() => frame.exit_at_once(),
+        () = drained(&frame.stop, config.relay.drain) => {
             tracing::warn!("stopped at the end of --drain; what is not confirmed is published again under its ids");
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+fn frame_settings(config: &RelayConfig) -> FrameSettings {
+    FrameSettings {
+        log: config.log.clone(),
+        admin: config.admin.clone(),
+        tls: None,
+        drain_delay: Duration::ZERO,
+        drain: config.relay.drain,
+        nothing_done: "no event was published",
     }
 }
 
@@ -141,19 +109,15 @@ impl OpenedRelay {
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Publishes events until a stop signal.
-async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, CommandError> {
-    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+async fn publish(config: &RelayConfig, frame: &ProcessFrame) -> Result<ExitCode, CommandError> {
     describe_relay();
-    let private = bind(config.admin.listen).await?;
+    let private = frame.bind_admin().await?;
     let opened = OpenedRelay::create(config)?;
     register_relay(&config.sink.place.name(), config.sink.place.endpoints());
     let slot = Arc::new(SinkSlot::default());
     let health = Arc::new(opened.health(&slot));
-    let shutdown = Arc::new(Shutdown::new(Duration::ZERO, config.relay.drain));
-    let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, &opened)));
-    let state = AdminState { health: Arc::clone(&health) as _, metrics, access, api, shutdown: Arc::clone(&shutdown) };
     // From here on /readyz tells what the relay waits for.
-    tokio::spawn(listener::serve(private, state));
+    frame.serve_admin(private, Arc::clone(&health) as _, admin_api(config, &opened));
     let start = async {
         let sink = slot.open(&config.sink, &opened.runtime).await?;
         refuse_short_retention(config, &*sink)?;
@@ -162,12 +126,12 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     };
     let sink = tokio::select! {
         sink = start => sink?,
-        () = stop.first.cancelled() => return Ok(ExitCode::SUCCESS),
+        () = frame.stop.first.cancelled() => return Ok(ExitCode::SUCCESS),
     };
     tokio::spawn(sweep(Arc::clone(&opened.store.inspect)));
     log_start(config, &*sink);
-    let ended = opened.relay(config, traced(sink))?.run(shutdown.wait(stop.first.cancelled())).await;
-    otlp::end_within(shutdown.left_for_requests()).await;
+    let ended = opened.relay(config, traced(sink))?.run(frame.stopping()).await;
+    frame.end_export().await;
     match ended {
         Ok(RelayEnd { unconfirmed: 0 }) => Ok(ExitCode::SUCCESS),
         Ok(RelayEnd { unconfirmed }) => {
@@ -194,22 +158,14 @@ fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
         .with("sink", json!(config.sink.place.name()))
         .with("retention_seconds", json!(config.relay.retention.map(|kept| kept.as_secs())))
         .with("max_in_flight", json!(config.relay.max_in_flight));
-    AdminApi {
-        process: "relay",
-        records: None,
-        dead: None,
-        outbox: Some(Arc::clone(&opened.outbox.upkeep)),
-        policy: policy.into_json(),
-        audit: config.admin.audit_file.clone().map(AuditFile::new),
-    }
+    let api = AdminApi::new(policy, config.admin.audit_file.clone());
+    AdminApi { outbox: Some(Arc::clone(&opened.outbox.upkeep)), ..api }
 }
 
 /// Prints the configuration, and checks the database and the sink. Writes nothing.
-async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
-    let mut text = config.show();
-    // An error means that the reader has closed the pipe.
-    let _ = io::stdout().write_all(text.as_bytes());
-    text.clear();
+pub(crate) async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
+    print_checked(&config.show());
+    let mut text = String::new();
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
     let outbox = outbox::open(&config.database, Arc::clone(&runtime)).await?;
     let store = wiring::open_existing(&config.database, Arc::clone(&runtime)).await?;
@@ -233,9 +189,9 @@ async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
     text += &format!("\nsink {}: {}\n", sink.name(), promise(&*sink));
     let retention = config.relay.retention.map_or("for ever".into(), |kept| format!("for {}", in_words(kept)));
     text += &format!("published rows are kept {retention}\nok\n");
-    let _ = io::stdout().write_all(text.as_bytes());
+    let printed = print_checked(&text);
     sink.close().await;
-    Ok(ExitCode::SUCCESS)
+    Ok(printed)
 }
 
 /// What the sink takes, and what it recognizes.

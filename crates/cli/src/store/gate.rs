@@ -8,6 +8,7 @@ use hapax::runtime::Runtime;
 use hapax::{Gate, Identity, Settings};
 
 use crate::serve::exit::CommandError;
+use crate::serve::shutdown::Shutdown;
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::foreign::OwnJournal;
 use crate::store::health::{CheckIntervals, ReportFindings, StoreHealth};
@@ -86,5 +87,14 @@ impl GateStart<'_> {
         let journal =
             FileJournal::with(directory, &self.place, Arc::clone(&self.runtime), FileJournalSettings::default());
         journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
+    }
+}
+
+/// Closes the journal, within what is left of the drain.
+pub(crate) async fn close_journal(journal: Option<&FileJournal>, shutdown: &Shutdown) {
+    if let Some(journal) = journal
+        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
+    {
+        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
     }
 }

@@ -1,34 +1,25 @@
 //! The process `hapax worker`, from its start to its stop.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hapax::Gate;
 use hapax::broker::Source;
 use hapax::journal::FileJournal;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::worker::{RecordReopener, Worker, WorkerEnd};
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
+use tokio::signal::unix::Signal;
 
-use crate::admin::access::AdminAccess;
-use crate::admin::api::audit::AuditFile;
-use crate::admin::api::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
-use crate::admin::listener::{self, AdminState};
-use crate::config::{self, Configured, Flags, HasFlags, WorkerConfig};
-use crate::serve::bind::bind;
+use crate::config::WorkerConfig;
 use crate::serve::exit::CommandError;
-use crate::serve::logs::{self, Log};
-use crate::serve::metrics::{self, describe_worker};
-use crate::serve::otlp;
-use crate::serve::shutdown::Shutdown;
-use crate::serve::signals::{self, Reloads, StopSignals};
-use crate::store::gate::{GateStart, StartedGate};
+use crate::serve::frame::{FrameSettings, ProcessFrame};
+use crate::serve::metrics::describe_worker;
+use crate::store::gate::{GateStart, StartedGate, close_journal};
 use crate::store::health::CheckIntervals;
 use crate::store::wiring::files::OpenFiles;
 use crate::store::wiring::{self, OpenedStore};
@@ -38,79 +29,43 @@ use crate::upstream::forward::CONNECT;
 use crate::worker::dead::WorkerDeadLetters;
 use crate::worker::target::{HttpTarget, PROCESSED, Service, ServiceHealth};
 
-/// The arguments of `hapax worker`.
-pub(crate) type WorkerArgs = Flags<WorkerFlags>;
-
-#[derive(Debug)]
-pub(crate) struct WorkerFlags;
-
-impl HasFlags for WorkerFlags {
-    const COMMAND: Configured = Configured::Worker;
-    const AFTER_HELP: &str = "\
-The target gets one POST for each message. A record in --store keeps a second copy from running while the first one
-runs, and after its outcome is known. The record does not commit with the effect: if the target, or the connection to
-it, fails while it works, the outcome is unknown, and --on-lapse decides. A service that must be exact about that keeps
-a ledger in its own database.";
-}
-
 /// Runs the worker until a stop signal.
-pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
-    // First of all, because an unhandled SIGHUP ends the process.
-    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
-    let config = WorkerConfig::load(&args).map_err(CommandError::usage)?;
-    if args.check {
-        // An error means that the reader has closed the pipe.
-        let _ = io::stdout().write_all(config.show().as_bytes());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let stop = StopSignals::listen(config.worker.drain).map_err(CommandError::cannot_start)?;
+pub(crate) async fn run(config: WorkerConfig, hangups: Signal) -> Result<ExitCode, CommandError> {
     let config = Arc::new(config);
     let opening = Arc::clone(&config);
-    let opened = tokio::select! {
-        opened = spawn_blocking(move || OpenedWorker::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
-        () = stop.first.cancelled() => return Ok(stopped_early()),
-    };
-    let log = opened.log;
-    let log = config.log.file.is_some().then_some(move || log.reopen());
-    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: None::<fn()> }));
-    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+    let started = ProcessFrame::start(hangups, frame_settings(&config), move || OpenedWorker::open(&opening)).await?;
+    let Some((frame, opened)) = started else { return Ok(ExitCode::SUCCESS) };
     describe_worker();
-    let private = bind(config.admin.listen).await?;
-    work(&config, Resources { store: opened.store, dead: opened.dead, private, metrics }, stop).await
+    work(&config, opened, frame).await
 }
 
-fn stopped_early() -> ExitCode {
-    tracing::warn!("stopped before the start was complete; no message was taken");
-    ExitCode::SUCCESS
+/// The end of the line for a stop signal that arrives before the start is complete.
+const NOTHING_DONE: &str = "no message was taken";
+
+fn frame_settings(config: &WorkerConfig) -> FrameSettings {
+    FrameSettings {
+        log: config.log.clone(),
+        admin: config.admin.clone(),
+        tls: None,
+        drain_delay: Duration::ZERO,
+        drain: config.worker.drain,
+        nothing_done: NOTHING_DONE,
+    }
 }
 
-/// The log, the store and the dead letters that a worker opens at its start.
+/// The store and the dead letters that a worker opens at its start.
 struct OpenedWorker {
-    log: Log,
     store: OpenedStore,
     dead: WorkerDeadLetters,
 }
 
 impl OpenedWorker {
-    /// Blocks as long as a file is a pipe with nobody at its other end.
     fn open(config: &WorkerConfig) -> Result<Self, CommandError> {
-        let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
-        for (name, guess) in config::mistyped(std::env::vars_os()) {
-            tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
-        }
         let runtime = || Arc::new(Tokio::current()) as Arc<dyn Runtime>;
         let store = wiring::open(&config.store, runtime())?;
         let dead = Handle::current().block_on(WorkerDeadLetters::open(&config.dead_letter, runtime()))?;
-        Ok(Self { log, store, dead })
+        Ok(Self { store, dead })
     }
-}
-
-/// What a worker uses beside its configuration.
-struct Resources {
-    store: OpenedStore,
-    dead: WorkerDeadLetters,
-    private: TcpListener,
-    metrics: PrometheusHandle,
 }
 
 /// What a worker runs with, once its start is complete.
@@ -121,17 +76,19 @@ struct StartedWorker {
     source: Box<dyn Source>,
 }
 
-/// Starts the gate and the private listener, and opens the source.
+/// Starts the gate and the admin listener, and opens the source.
 async fn start(
     config: &WorkerConfig,
-    resources: Resources,
-    shutdown: &Arc<Shutdown>,
+    opened: OpenedWorker,
+    frame: &ProcessFrame,
     runtime: &Arc<dyn Runtime>,
 ) -> Result<StartedWorker, CommandError> {
+    let OpenedWorker { store, dead } = opened;
+    let private = frame.bind_admin().await?;
     let files = Arc::new(OpenFiles::default());
     files.watch_dead_letters(&config.dead_letter).map_err(CommandError::cannot_start)?;
     let start = GateStart {
-        opened: resources.store,
+        opened: store.clone(),
         place: config.store.place(),
         namespace: &config.namespace,
         secret: config.secret.clone(),
@@ -141,12 +98,9 @@ async fn start(
         runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };
-    let opened = start.opened.clone();
     let StartedGate { gate, journal, health } = start.start().await?;
-    let (records, dead) = (Arc::clone(&opened.store), resources.dead);
-    let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, opened, &dead)));
-    let state = AdminState { health, metrics: resources.metrics, access, api, shutdown: Arc::clone(shutdown) };
-    tokio::spawn(listener::serve(resources.private, state));
+    let records = Arc::clone(&store.store);
+    frame.serve_admin(private, health, admin_api(config, store, &dead));
     dead.check_start().await?;
     let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
@@ -157,12 +111,15 @@ async fn start(
 }
 
 /// Processes messages until a stop signal.
-async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) -> Result<ExitCode, CommandError> {
+async fn work(config: &WorkerConfig, opened: OpenedWorker, frame: ProcessFrame) -> Result<ExitCode, CommandError> {
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
-    let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
+    let shutdown = &frame.shutdown;
     let started = tokio::select! {
-        started = start(config, resources, &shutdown, &runtime) => started?,
-        () = stop.first.cancelled() => return Ok(stopped_early()),
+        started = start(config, opened, &frame, &runtime) => started?,
+        () = frame.stop.first.cancelled() => {
+            tracing::warn!("stopped before the start was complete; {NOTHING_DONE}");
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     let StartedWorker { gate, journal, dead, source } = started;
     let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
@@ -176,20 +133,13 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
     }
     let worker = worker.build().map_err(CommandError::usage)?;
     let ended = tokio::select! {
-        ended = worker.run(shutdown.wait(stop.first.cancelled())) => ended,
-        () = stop.second.cancelled() => {
-            logs::end_with(shutdown.left(), logs::report_missing);
-            std::process::exit(1)
-        }
+        ended = worker.run(frame.stopping()) => ended,
+        () = frame.stop.second.cancelled() => frame.exit_at_once(),
     };
     gate.drain(config.gate.store_timeout.min(shutdown.left())).await;
-    if let Some(journal) = &journal
-        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
-    {
-        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
-    }
+    close_journal(journal.as_deref(), shutdown).await;
     let _ = tokio::time::timeout(shutdown.left(), dead.close()).await;
-    otlp::end_within(shutdown.left_for_requests()).await;
+    frame.end_export().await;
     exit_code(ended)
 }
 
@@ -198,15 +148,9 @@ fn admin_api(config: &WorkerConfig, store: OpenedStore, dead: &WorkerDeadLetters
         .with("policy", policy_fields(&config.gate.policy))
         .with("attempts", json!(config.max_attempts))
         .with("parks", json!(config.parks));
-    let lifetimes = RecordLifetimes::of(&config.gate.policy);
-    AdminApi {
-        process: "worker",
-        records: Some(RecordDesk { store, lifetimes, answers: AnswerForm::Messages }),
-        dead: dead.kept(),
-        outbox: None,
-        policy: policy.into_json(),
-        audit: config.admin.audit_file.clone().map(AuditFile::new),
-    }
+    let records = RecordDesk::new(store, &config.gate.policy, AnswerForm::Messages);
+    let api = AdminApi::new(policy, config.admin.audit_file.clone());
+    AdminApi { records: Some(records), dead: dead.kept(), ..api }
 }
 
 fn exit_code(ended: hapax::Result<WorkerEnd>) -> Result<ExitCode, CommandError> {

@@ -7,27 +7,33 @@ use serde_json::{Map, Value, json};
 
 /// The policy of a process, for operators.
 #[derive(Debug)]
-pub(crate) struct PolicyDescription(Map<String, Value>);
+pub(crate) struct PolicyDescription {
+    process: &'static str,
+    fields: Map<String, Value>,
+}
 
 impl PolicyDescription {
     /// The description of a process with this namespace.
-    pub(crate) fn new(process: &str, namespace: &str) -> Self {
-        let fields = [
-            ("process", json!(process)),
-            ("version", json!(env!("CARGO_PKG_VERSION"))),
-            ("namespace", json!(namespace)),
-        ];
-        Self(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    pub(crate) fn new(process: &'static str, namespace: &str) -> Self {
+        Self { process, fields: Map::new() }
+            .with("process", json!(process))
+            .with("version", json!(env!("CARGO_PKG_VERSION")))
+            .with("namespace", json!(namespace))
     }
 
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
-        self.0.insert(name.to_owned(), value);
+        self.fields.insert(name.to_owned(), value);
         self
     }
 
+    /// What the process is, for errors: `gateway`.
+    pub(crate) fn process(&self) -> &'static str {
+        self.process
+    }
+
     pub(crate) fn into_json(self) -> Value {
-        Value::Object(self.0)
+        Value::Object(self.fields)
     }
 }
 

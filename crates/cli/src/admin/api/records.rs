@@ -20,21 +20,21 @@ use crate::worker::target::PROCESSED;
 /// The records of one store.
 #[derive(Debug)]
 pub(crate) struct RecordDesk {
-    pub(crate) store: OpenedStore,
-    pub(crate) lifetimes: RecordLifetimes,
-    pub(crate) answers: AnswerForm,
+    store: OpenedStore,
+    lifetimes: RecordLifetimes,
+    answers: AnswerForm,
 }
 
 /// How long records live that an operator writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordLifetimes {
-    pub(crate) answer: Seconds,
-    pub(crate) released: Seconds,
-    pub(crate) unknown: Seconds,
+struct RecordLifetimes {
+    answer: Seconds,
+    released: Seconds,
+    unknown: Seconds,
 }
 
 impl RecordLifetimes {
-    pub(crate) fn of(policy: &Policy) -> Self {
+    fn of(policy: &Policy) -> Self {
         let seconds = |time: Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1));
         Self {
             answer: seconds(policy.retention),
@@ -66,6 +66,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PAGE_TIME: Duration = Duration::from_millis(500);
 
 impl RecordDesk {
+    /// The records of a process with this policy.
+    pub(crate) fn new(store: OpenedStore, policy: &Policy, answers: AnswerForm) -> Self {
+        Self { store, lifetimes: RecordLifetimes::of(policy), answers }
+    }
+
     pub(crate) async fn list(&self, ask: &ListRecords) -> Result<Value, ApiError> {
         let started = Instant::now();
         // A chunk is counted before it is filtered.
@@ -283,8 +288,7 @@ mod tests {
         }
         let inspect = Arc::new(CountingInspect { store: Arc::clone(&store), scans: AtomicUsize::new(0) });
         let opened = OpenedStore { store, inspect: Arc::clone(&inspect) as _ };
-        let lifetimes = RecordLifetimes::of(&hapax::Settings::default().policy);
-        (RecordDesk { store: opened, lifetimes, answers: AnswerForm::Either }, inspect)
+        (RecordDesk::new(opened, &hapax::Settings::default().policy, AnswerForm::Either), inspect)
     }
 
     #[tokio::test]

@@ -1,11 +1,8 @@
-//! The last steps of a gateway: its journal and the last line of its log.
+//! The last line of the log of a gateway.
 
 use std::path::Path;
 
 use hapax::Gate;
-use hapax::journal::FileJournal;
-
-use crate::serve::shutdown::Shutdown;
 
 /// How a gateway stopped.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +40,5 @@ pub(super) fn log_end(stopped: GatewayStop, gate: &Gate, journal: Option<&Path>)
         tracing::warn!(answers_in_journal, unconfirmed_releases, journal, "{text}");
     } else {
         tracing::info!(answers_in_journal, unconfirmed_releases, journal, "{text}");
-    }
-}
-
-/// Closes the journal, within what is left of the drain.
-pub(super) async fn close_journal(journal: Option<&FileJournal>, shutdown: &Shutdown) {
-    if let Some(journal) = journal
-        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
-    {
-        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
     }
 }

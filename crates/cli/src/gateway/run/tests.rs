@@ -15,6 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::config::Flags;
+use crate::config::tests::GatewayFlags;
+use crate::serve::shutdown::Shutdown;
+use crate::serve::signals::StopSignals;
 
 /// How the store responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +115,14 @@ impl Inspect for FailingStore {
     }
 }
 
-fn operations(metrics: PrometheusHandle) -> Operations {
-    let tls = LoadedTls { certificate: None, trust: tls::unused_config().unwrap() };
-    Operations { metrics, tls, stop: StopSignals::default(), intervals: OFTEN }
+fn frame(config: &Config) -> ProcessFrame {
+    ProcessFrame {
+        stop: StopSignals::default(),
+        shutdown: Arc::new(Shutdown::new(config.drain_delay, config.drain)),
+        metrics: PrometheusBuilder::new().build_recorder().handle(),
+        admin: config.admin.clone(),
+        certificate: None,
+    }
 }
 
 /// Starts an API that responds "ok" and counts its requests.
@@ -143,8 +152,9 @@ struct RunningGateway {
     runs: Arc<AtomicUsize>,
 }
 
-fn opened(store: &Arc<FailingStore>) -> OpenedStore {
-    OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ }
+fn opened(store: &Arc<FailingStore>) -> OpenedGateway {
+    let store = OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ };
+    OpenedGateway { trust: tls::unused_config().unwrap(), store }
 }
 
 /// A free address below the range from which outgoing connections take their ports: until the gateway listens there,
@@ -168,9 +178,8 @@ impl RunningGateway {
     async fn start(store: &Arc<FailingStore>, secret: Option<Identity>) -> Self {
         let ((upstream, runs), public, admin) = (api().await, free_address(), free_address());
         let config = config(upstream, public, admin, secret);
-        let opened = opened(store);
-        let metrics = PrometheusBuilder::new().build_recorder().handle();
-        let serving = tokio::spawn(async move { serve(&config, opened, operations(metrics)).await.map_err(drop) });
+        let (opened, frame) = (opened(store), frame(&config));
+        let serving = tokio::spawn(async move { serve(&config, opened, frame, OFTEN).await.map_err(drop) });
         let gateway = Self { public, admin, runs };
         let listens = async || {
             assert!(!serving.is_finished(), "it has ended");
@@ -224,7 +233,7 @@ fn config(upstream: SocketAddr, public: SocketAddr, admin: SocketAddr, secret: O
          [[route]]\npath = '/repeatable'\nmethod = 'POST'\nwhen-store-down = 'pass'\n"
     );
     std::fs::write(file.path(), text).unwrap();
-    let flags = GatewayArgs { config: Some(file.path().to_owned()), ..GatewayArgs::default() };
+    let flags = Flags::<GatewayFlags> { config: Some(file.path().to_owned()), ..Flags::default() };
     let mut config = Config::load(&flags).unwrap();
     config.has_secret = secret.is_some();
     config.identity = secret.unwrap_or_default();
@@ -282,8 +291,7 @@ async fn an_unsafe_store_prevents_the_start() {
     store.add_finding(Severity::Warn, "it forgets at a power failure");
     store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
     let config = config(free_address(), free_address(), free_address(), None);
-    let metrics = PrometheusBuilder::new().build_recorder().handle();
-    let served = serve(&config, opened(&store), operations(metrics)).await;
+    let served = serve(&config, opened(&store), frame(&config), OFTEN).await;
     let refusal = format!("{:?}", served.expect_err("it must not start"));
     assert!(refusal.contains("it evicts records; set noeviction"), "{refusal}");
 }
