@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::admin::api::ApiError;
 use crate::config::{AdminConfig, AdminToken};
@@ -47,7 +47,11 @@ impl AdminAccess {
     /// The refusal of a request; none if the client has access.
     pub(super) fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         match self {
-            Self::ThisHost { names } if asks_for(headers, names) => None,
+            Self::ThisHost { names }
+                if AskedHost::of(headers).is_some_and(|host| host.address.is_some() || host.is_one_of(names)) =>
+            {
+                None
+            }
             Self::ThisHost { .. } => Some(ApiError::new(
                 StatusCode::MISDIRECTED_REQUEST,
                 "wrong-host",
@@ -94,18 +98,41 @@ fn is_one_of<const N: usize>(tokens: [&Option<AdminToken>; N], shown: &[u8]) -> 
     tokens.into_iter().flatten().fold(false, |is_known, token| token.is(shown) | is_known)
 }
 
-/// Whether the Host field is an IP address, `localhost` or one of these names, with any port.
-fn asks_for(headers: &HeaderMap, names: &[String]) -> bool {
-    let mut fields = headers.get_all(HOST).iter();
-    let (Some(field), None) = (fields.next(), fields.next()) else { return false };
-    let Ok(text) = field.to_str() else { return false };
-    let host = match text.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        Some(_) | None => text,
-    };
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    address.parse::<IpAddr>().is_ok()
-        || names.iter().map(String::as_str).chain(["localhost"]).any(|name| name.eq_ignore_ascii_case(host))
+/// The host that a request asks for.
+#[derive(Debug)]
+pub(super) struct AskedHost<'a> {
+    /// The field as it was sent, with its port.
+    pub(super) field: &'a str,
+    name: &'a str,
+    /// None for a name.
+    pub(super) address: Option<IpAddr>,
+}
+
+impl<'a> AskedHost<'a> {
+    /// None unless the request has exactly one Host field, which is text.
+    pub(super) fn of(headers: &'a HeaderMap) -> Option<Self> {
+        let field = one(headers, HOST)?;
+        let name = match field.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            Some(_) | None => field,
+        };
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        Some(Self { field, name, address: address.parse().ok() })
+    }
+
+    /// Whether it is `localhost` or one of these names.
+    pub(super) fn is_one_of(&self, names: &[String]) -> bool {
+        names.iter().map(String::as_str).chain(["localhost"]).any(|name| name.eq_ignore_ascii_case(self.name))
+    }
+}
+
+/// The text of a field that is given exactly once.
+pub(super) fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut fields = headers.get_all(name).iter();
+    match (fields.next(), fields.next()) {
+        (Some(field), None) => field.to_str().ok(),
+        _ => None,
+    }
 }
 
 /// The bearer token of a request that has exactly one Authorization field.
@@ -119,7 +146,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     use super::*;
 

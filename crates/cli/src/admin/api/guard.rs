@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::header::{CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 
+use crate::admin::access::{AskedHost, one};
 use crate::admin::api::ApiError;
 
 /// Who asks, for the audit.
@@ -38,14 +39,14 @@ impl Requester {
 /// # Errors
 /// The reason.
 pub(super) fn check_write(headers: &HeaderMap, names: &[String]) -> Result<(), ApiError> {
-    let host = one(headers, HOST).ok_or_else(|| ApiError::invalid("send exactly one Host field"))?;
-    if !is_allowed(host, names) {
+    let host = AskedHost::of(headers).ok_or_else(|| ApiError::invalid("send exactly one Host field"))?;
+    if !host.address.is_some_and(|address| address.to_canonical().is_loopback()) && !host.is_one_of(names) {
         let detail = "a write must ask for localhost, for a loopback address, or for a name that --admin-host allows";
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, "wrong-host", detail));
     }
     let is_foreign = match headers.get_all(ORIGIN).iter().count() {
         0 => false,
-        1 => one(headers, ORIGIN).is_none_or(|origin| !is_of(origin, host)),
+        1 => one(headers, ORIGIN).is_none_or(|origin| !is_of(origin, host.field)),
         _ => true,
     };
     if is_foreign {
@@ -61,24 +62,6 @@ pub(super) fn check_write(headers: &HeaderMap, names: &[String]) -> Result<(), A
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong-content-type", detail));
     }
     Ok(())
-}
-
-/// The value of a field that is given exactly once.
-fn one(headers: &HeaderMap, name: http::HeaderName) -> Option<&str> {
-    let mut fields = headers.get_all(name).iter();
-    match (fields.next(), fields.next()) {
-        (Some(field), None) => field.to_str().ok(),
-        _ => None,
-    }
-}
-
-/// Whether a Host field names this host, or a name that the configuration allows.
-fn is_allowed(host: &str, names: &[String]) -> bool {
-    let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
-    let name = authority.host();
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
-        || names.iter().map(String::as_str).chain(["localhost"]).any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether an origin is that of the host which the request asks for.
