@@ -18,7 +18,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 
 pub use fingerprint::{Fingerprint, Rule};
@@ -174,7 +174,7 @@ impl Identity {
 
     /// The record key of a key within its scope.
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
-        let tenant: &[u8] = if chaos::on("tenant_ignored") { b"" } else { &scope.tenant };
+        let tenant: &[u8] = if Mutant::TenantIgnored.is_on() { b"" } else { &scope.tenant };
         // An absent principal is an empty part: the number of parts never varies.
         let parts = [scope.namespace.as_bytes(), tenant, &scope.principal, &key.0];
         RecordKey::from_bytes(head(&self.digest("hapax/rk/v1", &parts)))

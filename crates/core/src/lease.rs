@@ -22,7 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{Millis, Owner, Seconds};
 use crate::runtime::{Runtime, Tasks, timeout};
@@ -143,7 +143,7 @@ impl LeaseEngine {
     pub(crate) async fn wait_until_idle(&self) {
         // In this order, because an attempt that ends may leave a grant to give back.
         self.attempts.wait_until_idle().await;
-        if !chaos::on("drain_forgets_give_backs") {
+        if !Mutant::DrainForgetsGiveBacks.is_on() {
             self.give_backs.wait_until_idle().await;
         }
     }
@@ -160,7 +160,7 @@ impl fmt::Debug for LeaseEngine {
 pub(crate) fn is_unavailable(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown | ErrorKind::Unusable => true,
-        ErrorKind::Damaged => chaos::on("damaged_is_down"),
+        ErrorKind::Damaged => Mutant::DamagedIsDown.is_on(),
         ErrorKind::Invalid => false,
     }
 }

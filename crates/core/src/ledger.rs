@@ -39,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 
 pub use attempt::{Attempted, Handler, HandlerFailure, attempt};
@@ -109,7 +109,7 @@ impl Terms {
             _ if namespace.starts_with("hapax/") => invalid("namespaces that begin with `hapax/` are reserved"),
             _ if namespace.len() > 255 => invalid("the namespace of a ledger is longer than 255 bytes"),
             _ => Ok(Self {
-                namespace: if chaos::on("ledger_namespace_ignored") { "all" } else { namespace }.into(),
+                namespace: if Mutant::LedgerNamespaceIgnored.is_on() { "all" } else { namespace }.into(),
                 max_attempts: None,
                 max_tries: Self::MAX_TRIES,
                 retention: Self::RETENTION,

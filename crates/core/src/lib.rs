@@ -22,10 +22,8 @@
 //!
 //! This crate contains no HTTP type, no driver and no code for a certain broker.
 
-#[cfg(feature = "chaos")]
+#[doc(hidden)]
 pub mod chaos;
-#[cfg(not(feature = "chaos"))]
-mod chaos;
 mod error;
 mod key;
 mod record;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, RecordKey, Rule};
 
@@ -374,7 +374,7 @@ fn check(rk: &RecordKey, header: &[u8], answer: &[u8]) -> [u8; CHECK_LEN] {
     let mut hash = Sha256::new();
     hash.update(rk.as_bytes());
     hash.update(header);
-    if !chaos::on("answer_unchecked") {
+    if !Mutant::AnswerUnchecked.is_on() {
         hash.update(answer);
     }
     array(&hash.finalize(), 0)

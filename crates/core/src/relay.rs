@@ -44,7 +44,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{Outbox, OutboxUpkeep, Sink};
 use crate::record::Millis;
@@ -201,7 +201,7 @@ impl RelayBuilder {
         if settings.lease < Millis(1000) {
             return invalid("the lease of a relay is at least 1 s");
         }
-        let is_too_short = |(kept, window)| kept < window && !chaos::on("retention_below_window");
+        let is_too_short = |(kept, window)| kept < window && !Mutant::RetentionBelowWindow.is_on();
         if settings.retention.zip(self.sink.window()).is_some_and(is_too_short) {
             return invalid("published rows are kept at least as long as the sink recognizes a repeated event");
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::key::RecordKey;
 use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
@@ -155,7 +155,7 @@ pub fn is_unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timesta
         (Some(stored), None) => stored.is_expired(now) && seen.record.as_ref() == Some(&stored.record),
         (Some(stored), Some(record)) => {
             // Every write and every renewal moves the expiry, so an equal expiry shows that there was none.
-            let is_same_life = stored.expires_at == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
+            let is_same_life = stored.expires_at == seen.now.plus(seen.life_left) || Mutant::SwapIgnoresRenewal.is_on();
             !stored.is_expired(now) && is_same_life && stored.record == *record
         }
         (None, Some(_)) => false,
@@ -180,5 +180,5 @@ pub fn observe(stored: Option<&StoredRecord>, now: Timestamp, token_high_water: 
 
 fn life_left(stored: &StoredRecord, now: Timestamp) -> Duration {
     let left = stored.expires_at.since(now);
-    if chaos::on("expired_is_live") { left.max(Duration::from_micros(1)) } else { left }
+    if Mutant::ExpiredIsLive.is_on() { left.max(Duration::from_micros(1)) } else { left }
 }

@@ -2,17 +2,17 @@
 
 use hapax_core::ledger::FaultKind;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 
 /// What can be done about an error of a statement, with its code and the name of the server's function that raised it.
 pub(crate) fn fault_kind(code: &str, routine: Option<&str>) -> FaultKind {
     match code {
         code if CONFLICTS.contains(&code) => FaultKind::Conflict,
-        UNIQUE_VIOLATION if chaos::on("postgres_any_violation_is_ours") => FaultKind::Conflict,
+        UNIQUE_VIOLATION if Mutant::PostgresAnyViolationIsOurs.is_on() => FaultKind::Conflict,
         // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
         OUT_OF_MEMORY => FaultKind::TooLarge,
         code if MISSING.contains(&code) || is_right_missing(code, routine) => FaultKind::Unusable,
-        READ_ONLY if chaos::on("postgres_read_only_is_a_failure") => FaultKind::Failed,
+        READ_ONLY if Mutant::PostgresReadOnlyIsAFailure.is_on() => FaultKind::Failed,
         // 58 is an error of the system, for instance a disk that cannot be read.
         code if ["08", "53", "57P", "58", READ_ONLY].iter().any(|class| code.starts_with(class)) => {
             FaultKind::Unavailable

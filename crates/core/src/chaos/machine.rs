@@ -4,7 +4,7 @@
 //! Under the feature `chaos` this module is `hapax_core::machine`. What it does not define itself is that of
 //! `machine.rs`.
 
-use crate::chaos::on;
+use crate::chaos::Mutant;
 use crate::record::{Holding, Millis, Owner, Phase, Record, Seconds, State, Token};
 use crate::unaltered::machine as unaltered;
 
@@ -27,7 +27,7 @@ pub fn first_grant(ask: &Begin, seen: &Observed) -> (Change, Grant) {
 /// A granted record lives only as long as its lease.
 fn shortened(mut change: Change) -> Change {
     if let State::Open(Phase::InProgress, holding) = &mut change.record.state
-        && on("lease_is_life")
+        && Mutant::LeaseIsLife.is_on()
     {
         holding.lifetime = Seconds(holding.lease.0.div_ceil(1000));
         change.lifetime = holding.lifetime;
@@ -38,12 +38,12 @@ fn shortened(mut change: Change) -> Change {
 fn altered_begin(seen: &Observed, ask: &Begin) -> Option<Decision<Begun>> {
     let record = seen.live()?;
     let accepts = ask.call.accepts(record.fingerprint);
-    if !accepts && on("payload_ignored") {
+    if !accepts && Mutant::PayloadIgnored.is_on() {
         let call = ask.call.fingerprint(record.fingerprint);
         return Some(unaltered::begin(seen, &Begin { call, ..*ask }));
     }
     match &record.state {
-        State::Completed(completion) if !accepts && on("mismatch_after_replay") => {
+        State::Completed(completion) if !accepts && Mutant::MismatchAfterReplay.is_on() => {
             Some(Decision::Reply(Begun::Replay(completion.clone())))
         }
         State::Open(Phase::InProgress, holding) => altered_begin_in_progress(seen, ask, record, holding),
@@ -58,29 +58,29 @@ fn altered_begin_in_progress(
     holding: &Holding,
 ) -> Option<Decision<Begun>> {
     let is_mine = holding.owner == ask.owner;
-    if is_mine && on("mine_is_busy") {
+    if is_mine && Mutant::MineIsBusy.is_on() {
         return Some(Decision::Reply(Begun::Busy(seen.lease_left)));
     }
-    if is_mine && holding.is_abandoned() && on("mine_when_abandoned") {
+    if is_mine && holding.is_abandoned() && Mutant::MineWhenAbandoned.is_on() {
         let record = in_progress(record, Holding { lease: ask.lease, ..*holding });
         let seen = Observed { record: Some(record), ..seen.clone() };
         return Some(unaltered::begin(&seen, ask));
     }
-    if seen.lease_left > holding.lease.into() && on("clock_back_sticks") {
+    if seen.lease_left > holding.lease.into() && Mutant::ClockBackSticks.is_on() {
         return Some(Decision::Reply(Begun::Busy(seen.lease_left)));
     }
-    if on("twin_runs_too") {
+    if Mutant::TwinRunsToo.is_on() {
         // An expired lease under `Retry` is row B7: it grants a second run at once.
         let lapsed = Observed { lease_left: std::time::Duration::ZERO, ..seen.clone() };
         return Some(unaltered::begin(&lapsed, &Begin { on_lapse: Lapse::Retry, ..*ask }));
     }
-    if on("takeover_under_hold") {
+    if Mutant::TakeoverUnderHold.is_on() {
         return Some(unaltered::begin(seen, &Begin { on_lapse: Lapse::Retry, ..*ask }));
     }
-    if on("token_stands_still") {
+    if Mutant::TokenStandsStill.is_on() {
         return Some(granted_under(record.token, unaltered::begin(seen, ask)));
     }
-    if on("takeover_token_by_caller") {
+    if Mutant::TakeoverTokenByCaller.is_on() {
         let slow = Token(seen.now.0.saturating_sub(3_600_000_000));
         return Some(granted_under(slow, unaltered::begin(seen, ask)));
     }
@@ -110,15 +110,15 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
 
 fn altered_renew(seen: &Observed, claim: &Claim) -> Option<Decision<Renewed>> {
     let record = seen.live()?;
-    if matches!(record.state, State::Completed(_)) && on("renew_shortens_answer") {
+    if matches!(record.state, State::Completed(_)) && Mutant::RenewShortensAnswer.is_on() {
         return Some(Decision::Change(Change { record: record.clone(), lifetime: Seconds(1) }, Renewed::Lost));
     }
     let State::Open(Phase::InProgress, holding) = &record.state else { return None };
     let holders = Claim { owner: holding.owner, token: record.token };
-    if on("renew_unfenced") {
+    if Mutant::RenewUnfenced.is_on() {
         return Some(unaltered::renew(seen, &holders));
     }
-    if holding.is_abandoned() && holders == *claim && on("renew_revives_abandoned") {
+    if holding.is_abandoned() && holders == *claim && Mutant::RenewRevivesAbandoned.is_on() {
         let record = in_progress(record, Holding { lease: Millis(1000), ..*holding });
         let seen = Observed { record: Some(record), ..seen.clone() };
         return Some(unaltered::renew(&seen, claim));
@@ -133,9 +133,9 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
 
 fn altered_complete(seen: &Observed, ask: &Complete) -> Option<Decision<Completed>> {
     let Some(record) = seen.live() else {
-        return on("complete_needs_record").then_some(Decision::Reply(Completed::Gone));
+        return Mutant::CompleteNeedsRecord.is_on().then_some(Decision::Reply(Completed::Gone));
     };
-    if on("complete_unfenced") {
+    if Mutant::CompleteUnfenced.is_on() {
         // Without a record, row C1 writes whatever the store has.
         let absent = Observed { record: None, ..seen.clone() };
         return match unaltered::complete(&absent, ask) {
@@ -144,15 +144,15 @@ fn altered_complete(seen: &Observed, ask: &Complete) -> Option<Decision<Complete
         };
     }
     let is_same_token = record.token == ask.claim.token;
-    if is_same_token && record.state.phase().is_none() && on("another_answer_already") {
+    if is_same_token && record.state.phase().is_none() && Mutant::AnotherAnswerAlready.is_on() {
         return Some(Decision::Reply(Completed::Already));
     }
     let is_lapsed = matches!(record.state, State::Open(Phase::InProgress, _)) && seen.lease_left.is_zero();
     let is_closed = matches!(record.state, State::Open(Phase::Released | Phase::Dead, _));
     let is_shared = is_same_token && record.state.holding().is_some_and(|holding| holding.owner != ask.claim.owner);
-    let is_refused = is_lapsed && on("complete_needs_lease")
-        || is_closed && on("known_effect_refused")
-        || is_shared && on("same_token_refused");
+    let is_refused = is_lapsed && Mutant::CompleteNeedsLease.is_on()
+        || is_closed && Mutant::KnownEffectRefused.is_on()
+        || is_shared && Mutant::SameTokenRefused.is_on();
     is_refused.then(|| Decision::Reply(Completed::Lost(record.clone())))
 }
 
@@ -164,14 +164,14 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
 fn altered_release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Option<Decision<Settled>> {
     let record = seen.live()?;
     let holding = record.state.holding().copied();
-    if on("release_unfenced") {
+    if Mutant::ReleaseUnfenced.is_on() {
         let lease = Millis(1000);
         let any = Holding { owner: claim.owner, attempt: 1, takeover: false, lease, lifetime };
         let released = Holding { lifetime, ..holding.unwrap_or(any) };
         let record = Record { state: State::Open(Phase::Released, released), ..record.clone() };
         return Some(Decision::Change(Change { record, lifetime }, Settled::Yes));
     }
-    let holding = holding.filter(|holding| holding.takeover && on("takeover_released"))?;
+    let holding = holding.filter(|holding| holding.takeover && Mutant::TakeoverReleased.is_on())?;
     let plain = Observed { record: Some(in_progress(record, Holding { takeover: false, ..holding })), ..seen.clone() };
     Some(unaltered::release(&plain, claim, lifetime))
 }
@@ -188,7 +188,7 @@ pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Canc
 /// See `resolve` in `machine.rs`.
 pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<Resolved> {
     match seen.live() {
-        Some(record) if on("resolve_any_token") => unaltered::resolve(seen, record.token, verdict),
+        Some(record) if Mutant::ResolveAnyToken.is_on() => unaltered::resolve(seen, record.token, verdict),
         Some(_) | None => unaltered::resolve(seen, expected, verdict),
     }
 }
@@ -196,7 +196,7 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
 /// See `reopen` in `machine.rs`.
 pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<Resolved> {
     match unaltered::reopen(seen, expected, lifetime) {
-        Decision::Change(mut change, resolved) if on("reopen_keeps_token") => {
+        Decision::Change(mut change, resolved) if Mutant::ReopenKeepsToken.is_on() => {
             change.record.token = expected;
             Decision::Change(change, resolved)
         }

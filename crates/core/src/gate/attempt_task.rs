@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
 use crate::gate::begin::BeginOutcome;
@@ -43,7 +43,7 @@ impl Gate {
         let resources = AttemptResources { leader, _permit: permit };
         let gate = self.clone();
         #[cfg(feature = "chaos")]
-        if chaos::on("handler_dies_with_caller") {
+        if Mutant::HandlerDiesWithCaller.is_on() {
             return Box::pin(gate.attempt(call, resources, handler)).await;
         }
         // Boxed before it is moved into the task: it is large, and every move would copy it.
@@ -87,7 +87,7 @@ impl Gate {
                 let guard = GrantGuard::new(self, granted, attempt.cancellation());
                 let (returned, local) = catch_panic(attempt, handler).instrument(span).await;
                 timer.end_phase(Meters::handled);
-                if chaos::on("twin_told_early") {
+                if Mutant::TwinToldEarly.is_on() {
                     bugs::end_early(&mut resources.leader, &returned);
                 }
                 let result = guard.settle(returned).instrument(telemetry::complete_span()).await;
@@ -118,7 +118,7 @@ where
     match AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await {
         Ok((returned, local)) => (returned, Some(local)),
         Err(_panic) => {
-            let failure = if chaos::on("panic_is_not_applied") { Failure::not_applied } else { Failure::unknown };
+            let failure = if Mutant::PanicIsNotApplied.is_on() { Failure::not_applied } else { Failure::unknown };
             (Err(failure(Error::new(ErrorKind::Unknown, "the handler panicked"))), None)
         }
     }

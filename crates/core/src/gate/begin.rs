@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{ErrorKind, Result};
 use crate::gate::reason::Reason;
 use crate::gate::{ArrivedCall, Gate};
@@ -64,8 +64,8 @@ impl Gate {
             Ok(Begun::Mismatch) => Ok(BeginOutcome::Refused(Reason::Mismatch)),
             Ok(Begun::Indeterminate(since)) => Ok(BeginOutcome::Refused(Reason::Indeterminate { since })),
             Ok(Begun::Dead) => Ok(BeginOutcome::Refused(Reason::Dead)),
-            Err(error) if chaos::on("pass_ignores_full") && error.kind() == ErrorKind::Full => Err(error),
-            Err(error) if (self.terms.pass || chaos::on("error_is_absent")) && is_unavailable(&error) => {
+            Err(error) if Mutant::PassIgnoresFull.is_on() && error.kind() == ErrorKind::Full => Err(error),
+            Err(error) if (self.terms.pass || Mutant::ErrorIsAbsent.is_on()) && is_unavailable(&error) => {
                 telemetry::unprotected(call.record_key(), &error);
                 Ok(BeginOutcome::Unprotected)
             }
@@ -76,7 +76,7 @@ impl Gate {
     /// Asks the probe whether the effect happened, and records what it found. Returns whether a new begin may succeed.
     async fn ask_probe(&self, call: Call, probe: &dyn Probe) -> bool {
         let (rk, terms, leases) = (call.record_key(), &*self.terms, &self.shared.leases);
-        let asked_early = if chaos::on("probe_before_token") { Some(probe.probe(rk.operation()).await) } else { None };
+        let asked_early = if Mutant::ProbeBeforeToken.is_on() { Some(probe.probe(rk.operation()).await) } else { None };
         let Ok(seen) = leases.call_store(|protocol| protocol.read(rk)).await else {
             return false;
         };

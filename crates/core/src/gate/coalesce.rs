@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::gate::outcome::{Answer, Provenance, Recorded, Refused, RunResult};
 use crate::gate::reason::Reason;
 use crate::key::{Call, RecordKey};
@@ -117,7 +117,7 @@ impl Coalescer {
             }
             Entry::Occupied(occupied) => occupied.into_mut(),
         };
-        if chaos::on("twin_runs_too") {
+        if Mutant::TwinRunsToo.is_on() {
             return CallRole::Alone;
         }
         if !call.is_copy_of(&leading.call) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::reason::Reason;
@@ -59,7 +59,7 @@ impl GrantGuard {
         if let Some(heartbeat) = &self.heartbeat {
             heartbeat.set_handler_ended();
         }
-        if chaos::on("heartbeat_stops_early") {
+        if Mutant::HeartbeatStopsEarly.is_on() {
             self.heartbeat = None;
         }
         let result = match returned {
@@ -105,7 +105,7 @@ impl GrantGuard {
 
     fn cancel_stray_begin(&self) {
         if let Some(begin) = self.granted.stray_begin()
-            && !chaos::on("release_without_cancel")
+            && !Mutant::ReleaseWithoutCancel.is_on()
         {
             // The earlier begin may arrive after this release. Its grant would have no owner that ends it.
             self.gate.shared.leases.cancel(begin, &self.terms);
@@ -113,7 +113,7 @@ impl GrantGuard {
     }
 
     async fn abandon(&mut self) {
-        self.give_back(self.abandonment(chaos::on("release_on_unknown"))).await;
+        self.give_back(self.abandonment(Mutant::ReleaseOnUnknown.is_on())).await;
     }
 
     fn abandonment(&self, is_release: bool) -> GiveBack {
@@ -144,7 +144,7 @@ impl GrantGuard {
             ended_at: leases.runtime().boottime_now(),
         };
         let ended = unrecorded.request.ended;
-        if chaos::on("answer_before_record") {
+        if Mutant::AnswerBeforeRecord.is_on() {
             bugs::complete_later(&self.gate, self.granted.grant.rk, unrecorded.request);
             return Ok(self.fresh(answer, ended, Recorded::Yes));
         }
@@ -203,7 +203,7 @@ impl GrantGuard {
     async fn send_completion(&self, request: &Complete) -> Result<Completed> {
         let leases = &self.gate.shared.leases;
         // Without the bug, completions do not ask the breaker.
-        if chaos::on("breaker_blocks_completion") && !leases.breaker().admits(leases.runtime().boottime_now()) {
+        if Mutant::BreakerBlocksCompletion.is_on() && !leases.breaker().admits(leases.runtime().boottime_now()) {
             return Err(Error::new(ErrorKind::Unusable, "the breaker is open"));
         }
         leases.call_store(|protocol| protocol.complete(&self.granted.grant.rk, request)).await
@@ -233,7 +233,7 @@ impl GrantGuard {
                 telemetry::recreated(rk);
                 Ok(self.fresh(answer, ended, Recorded::Yes))
             }
-            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => Ok(self.fresh(answer, ended, Recorded::Yes)),
+            Completed::Lost(_) if Mutant::LostGivesOwnAnswer.is_on() => Ok(self.fresh(answer, ended, Recorded::Yes)),
             Completed::Lost(record) => self.lost_result(record),
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is older than its retention")),
         }
@@ -272,7 +272,7 @@ impl Drop for GrantGuard {
         if self.is_settled {
             return;
         }
-        let give_back = self.abandonment(chaos::on("drop_releases"));
+        let give_back = self.abandonment(Mutant::DropReleases.is_on());
         self.gate.shared.leases.give_back_in_background(give_back, self.heartbeat.take());
     }
 }

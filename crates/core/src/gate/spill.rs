@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::GateCore;
 use crate::journal::{EntryNumber, Journal, Spilled};
@@ -134,7 +134,7 @@ impl GateCore {
         let Some(journal) = &queue.journal else {
             return Err(Error::new(ErrorKind::NotApplied, "the gate has no journal"));
         };
-        if chaos::on("spill_forgets") {
+        if Mutant::SpillForgets.is_on() {
             return Ok(());
         }
         let number = journal.append(&spilled).await?;
@@ -171,7 +171,7 @@ impl GateCore {
         let mut request = spilled.complete.clone();
         // By the wall clock: the entry may be older than this boot of the machine.
         request.age = self.leases.runtime().wall_now().since(spilled.complete.ended);
-        if chaos::on("spill_ignores_expiry") {
+        if Mutant::SpillIgnoresExpiry.is_on() {
             request.age = Duration::ZERO;
         }
         match self.leases.call_store(|protocol| protocol.complete(&rk, &request)).await {
@@ -184,10 +184,10 @@ impl GateCore {
                     "the answer is older than its retention, and its record is gone",
                 );
             }
-            Err(error) if chaos::on("spill_gives_up") && is_permanent(&error) => {
+            Err(error) if Mutant::SpillGivesUp.is_on() && is_permanent(&error) => {
                 telemetry::spilled_answer_discarded(rk, "the store refuses it");
             }
-            Err(_) if request.age >= spilled.unknown_retention.into() && !chaos::on("spill_never_expires") => {
+            Err(_) if request.age >= spilled.unknown_retention.into() && !Mutant::SpillNeverExpires.is_on() => {
                 telemetry::spilled_answer_discarded(rk, "the record has expired by now");
             }
             // The journal keeps the answer of a damaged record, which an operator may repair until it expires.

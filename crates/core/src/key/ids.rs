@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::length;
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 
 /// The key of a record in a store: the first 16 bytes of a hash over the scope and key.
@@ -89,7 +89,7 @@ impl OperationId {
     /// # Panics
     /// If the namespace is 4 GiB or longer.
     pub fn event(&self, namespace: &str, n: u32) -> EventId {
-        let namespace = if chaos::on("event_without_namespace") { "" } else { namespace };
+        let namespace = if Mutant::EventWithoutNamespace.is_on() { "" } else { namespace };
         let mut hash = Sha256::new();
         hash.update(b"hapax/event/v2");
         hash.update(length(namespace.as_bytes()));

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::telemetry;
 
 /// How many begins in a row must fail before the breaker opens.
@@ -27,7 +27,7 @@ impl Breaker {
             return true;
         }
         let (now, due) = (micros(now), self.probe_at.load(Ordering::Acquire));
-        if now < due || chaos::on("every_begin_is_a_probe") {
+        if now < due || Mutant::EveryBeginIsAProbe.is_on() {
             return now >= due;
         }
         // Several callers may see that a probe is due; the exchange succeeds for one of them.

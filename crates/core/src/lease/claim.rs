@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::lease::{LeaseEngine, LeaseTerms, is_unavailable};
@@ -66,7 +66,7 @@ impl<'a> PendingClaim<'a> {
             return first;
         }
         self.is_ambiguous = true;
-        if chaos::on("retry_with_new_owner") {
+        if Mutant::RetryWithNewOwner.is_on() {
             return self.begin_once(&Begin { owner: self.engine.mint_owner(), ..request }).await;
         }
         self.begin_once(&request).await
@@ -85,7 +85,7 @@ impl<'a> PendingClaim<'a> {
         match &begun {
             // A store without room still answers begins of existing records, so it does not open the breaker.
             Err(error) if is_unavailable(error) && error.kind() != ErrorKind::Full => {
-                if chaos::on("failed_probe_closes_breaker") && engine.breaker.is_open() {
+                if Mutant::FailedProbeClosesBreaker.is_on() && engine.breaker.is_open() {
                     engine.breaker.record_success();
                 }
                 engine.breaker.record_failure(engine.runtime.boottime_now());

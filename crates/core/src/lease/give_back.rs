@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::lease::claim::StrayBegin;
@@ -62,7 +62,7 @@ impl LeaseEngine {
 
     /// Cancels a begin that got, or may still get, a grant that no handler uses.
     pub(crate) fn cancel(self: &Arc<Self>, begin: StrayBegin, terms: &LeaseTerms) {
-        if !chaos::on("no_cancel") {
+        if !Mutant::NoCancel.is_on() {
             let (engine, terms) = (Arc::clone(self), *terms);
             self.spawn_give_back(async move { engine.cancel_twice(begin, terms).await });
         }
@@ -79,7 +79,7 @@ impl LeaseEngine {
         };
         // The first one frees the key at once if the begin has arrived already.
         cancel.repeat(self).await;
-        if chaos::on("cancel_once") {
+        if Mutant::CancelOnce.is_on() {
             return;
         }
         let elapsed = self.runtime.boottime_now().saturating_sub(begin.sent_at);
@@ -134,8 +134,8 @@ impl GiveBack {
         while let Err(error) = self.send(engine).await {
             // `Unusable` is repeated too: the store may accept us again, for example after a password change.
             let is_permanent = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
-                || chaos::on("give_back_gives_up") && matches!(error.kind(), ErrorKind::Unusable | ErrorKind::Full);
-            let has_expired = engine.runtime.boottime_now() >= give_up_at && !chaos::on("give_back_never_ends");
+                || Mutant::GiveBackGivesUp.is_on() && matches!(error.kind(), ErrorKind::Unusable | ErrorKind::Full);
+            let has_expired = engine.runtime.boottime_now() >= give_up_at && !Mutant::GiveBackNeverEnds.is_on();
             if is_permanent || has_expired {
                 if error.kind() == ErrorKind::Damaged {
                     telemetry::damaged();

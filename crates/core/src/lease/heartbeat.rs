@@ -15,7 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::cancellation::Cancellation;
 use crate::lease::claim::deadline;
@@ -178,7 +178,7 @@ impl AnyLease {
         if now >= deadline(self.confirmed(), self.lease) {
             self.cancellation.fire();
         }
-        if chaos::on("no_heartbeat")
+        if Mutant::NoHeartbeat.is_on()
             || self.has_ended.load(Ordering::Acquire)
             || self.is_renewing.load(Ordering::Acquire)
             || micros(now) < self.due.load(Ordering::Acquire)
@@ -196,7 +196,7 @@ impl AnyLease {
 
     fn exceeds_max_execution(&self, now: Duration) -> bool {
         let is_past = self.max_execution_at.is_some_and(|end| now >= end);
-        is_past && !self.handler_has_ended.load(Ordering::Acquire) && !chaos::on("never_too_long")
+        is_past && !self.handler_has_ended.load(Ordering::Acquire) && !Mutant::NeverTooLong.is_on()
     }
 
     fn confirmed(&self) -> Duration {
@@ -213,7 +213,7 @@ impl AnyLease {
         match timeout(&*runtime, limit, self.claim.renew(&*store)).await {
             Some(Ok(Renewed::Yes)) => self.confirm(sent_at, &*runtime),
             Some(Ok(Renewed::Lost)) => self.lose_claim(),
-            Some(Ok(Renewed::Gone)) if chaos::on("forgotten_is_lost") => self.lose_claim(),
+            Some(Ok(Renewed::Gone)) if Mutant::ForgottenIsLost.is_on() => self.lose_claim(),
             Some(Ok(Renewed::Gone)) => {
                 if !self.is_forgotten.swap(true, Ordering::AcqRel) {
                     self.claim.report(LeaseEvent::Forgotten);
@@ -240,7 +240,7 @@ impl AnyLease {
 
     /// The store armed the lease at some instant after `sent_at`, so counting from `sent_at` is the safe side.
     fn confirm(&self, sent_at: Duration, runtime: &dyn Runtime) {
-        let sent_at = if chaos::on("deadline_by_reply") { runtime.boottime_now() } else { sent_at };
+        let sent_at = if Mutant::DeadlineByReply.is_on() { runtime.boottime_now() } else { sent_at };
         self.confirmed.store(micros(sent_at), Ordering::Release);
         self.set_due(sent_at, runtime);
     }
@@ -264,7 +264,7 @@ impl AnyLease {
             return;
         }
         self.claim.report(LeaseEvent::Lost);
-        if !chaos::on("lost_goes_unheard") {
+        if !Mutant::LostGoesUnheard.is_on() {
             self.end();
         }
     }
@@ -356,7 +356,7 @@ impl Heartbeat {
     pub(crate) async fn stop(self) {
         // Removed first. `start_due` starts renewals under the same lock, so none starts after this line.
         self.engine.leases.remove(self.number);
-        if chaos::on("abandon_races_renewal") {
+        if Mutant::AbandonRacesRenewal.is_on() {
             return;
         }
         // A renewal ends within one store timeout. The limit is for a heartbeat thread that died.

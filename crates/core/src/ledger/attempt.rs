@@ -1,7 +1,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::gate::{Answer, Failure};
 use crate::ledger::batch::{Batch, Slice};
 use crate::ledger::rules::ClaimRuling;
@@ -123,7 +123,7 @@ where
     let fresh: Vec<usize> = fresh.into_iter().map(|(index, _)| index).collect();
     let entry = |index: usize| Entry::new(Arc::clone(batch.namespace()), batch.operation(index), index);
     let outcome = if fresh.is_empty() {
-        if chaos::on("claim_last") {
+        if Mutant::ClaimLast.is_on() {
             let mut entries: Vec<Entry> = slice.members().iter().copied().map(entry).collect();
             drop(handler.handle(&mut entries).await);
         }
@@ -144,7 +144,7 @@ where
     A: Answer,
     H: Handler<A>,
 {
-    let has_savepoint = !chaos::on("savepoint_missing");
+    let has_savepoint = !Mutant::SavepointMissing.is_on();
     if has_savepoint {
         transaction.savepoint().await?;
     }
@@ -171,7 +171,7 @@ where
     let rows: Vec<Finished> = entries.iter().zip(&answers).map(finished).collect();
     transaction.commit_follows(if events.is_empty() { LastStatement::Finish } else { LastStatement::Emit });
     let finished = claims::finish(transaction, entries[0].namespace(), &events, &rows).await;
-    if !chaos::on("swallowed_abort") {
+    if !Mutant::SwallowedAbort.is_on() {
         finished?;
     }
     Ok(AttemptOutcome::Ready(entries.iter().map(Entry::index).zip(answers).collect(), verdict))

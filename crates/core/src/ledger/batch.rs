@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::broker::{Job, Verdict};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::ErrorKind;
 use crate::gate::{Answer, Detail, Provenance, Reason, Refused, RunResult};
 use crate::key::OperationId;
@@ -115,7 +115,7 @@ impl<A: Answer> Batch<A> {
     /// What to do next.
     pub fn step(&mut self) -> Step<A> {
         if let Some(failed) = self.to_count.take() {
-            if !chaos::on("attempts_forgotten") {
+            if !Mutant::AttemptsForgotten.is_on() {
                 return Step::Count(failed);
             }
             self.counted(failed, Ok(1));
@@ -221,7 +221,7 @@ impl<A: Answer> Batch<A> {
             Next::Answer => {}
             Next::Again => self.slices.push_front(Slice { tries: slice.tries + 1, ..slice }),
             Next::Halves => {
-                if chaos::on("innocent_counted") {
+                if Mutant::InnocentCounted.is_on() {
                     let (index, error) = (left[0], String::new());
                     self.to_count = Some(FailedCall { index, operation: self.operation(index), error, detail: None });
                 }

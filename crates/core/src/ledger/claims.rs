@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 use crate::gate::Answer;
 use crate::ledger::rules::{self, ClaimRuling};
@@ -152,7 +152,7 @@ pub(super) async fn finish<T: Transaction>(
     let emitted = if events.is_empty() { Ok(()) } else { transaction.emit(namespace, events).await };
     #[cfg(feature = "test-util")]
     crate::testing::reach(crate::testing::Kill::BeforeCommit);
-    if chaos::on("event_outside") { Ok(()) } else { emitted }
+    if Mutant::EventOutside.is_on() { Ok(()) } else { emitted }
 }
 
 pub(super) fn claimed_twice() -> Error {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::ledger::{Call, FaultKind, FoundRow, LedgerVerdict, Tried};
 
 /// What a call gets after its claim.
@@ -42,13 +42,13 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
         (Tried::Inserted, _) => ClaimRuling::Fresh, // K2
         (Tried::NotInserted, Some(FoundRow::Row(row))) => {
             let is_own = row.transaction.is_some_and(|transaction| own.contains(&transaction));
-            let is_same = call.accepts(row.fingerprint) || chaos::on("ledger_payload_ignored");
+            let is_same = call.accepts(row.fingerprint) || Mutant::LedgerPayloadIgnored.is_on();
             match is_own || is_same {
                 true => ClaimRuling::Replay { verdict: row.verdict, answer: row.answer.clone(), is_own }, // K3, K4
                 false => ClaimRuling::Mismatch,                                                           // K5
             }
         }
-        (Tried::NotInserted, _) if chaos::on("violation_is_success") => {
+        (Tried::NotInserted, _) if Mutant::ViolationIsSuccess.is_on() => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }
         (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
@@ -114,7 +114,7 @@ pub fn next(ended: &Ended) -> Next {
     let is_one = ended.operations <= 1;
     match ended.ending {
         Ending::Committed => Next::Answer, // T1
-        Ending::Fault(FaultKind::CommitUnknown) if chaos::on("commit_trusted") => Next::Answer,
+        Ending::Fault(FaultKind::CommitUnknown) if Mutant::CommitTrusted.is_on() => Next::Answer,
         Ending::Fault(FaultKind::CommitUnknown) if ended.tries_left > 0 => Next::Again, // T2
         Ending::Fault(FaultKind::CommitUnknown) => Next::Unknown,                       // T3
         Ending::Fault(FaultKind::Conflict | FaultKind::Unavailable) if ended.tries_left > 0 => Next::Again, // T4

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
@@ -91,7 +91,7 @@ impl MemoryOutbox {
     pub fn begin(&self) -> MemoryTransaction {
         let mut tables = self.0.tables.lock();
         let stamp = tables.draw_stamp();
-        if chaos::on("id_before_xid") {
+        if Mutant::IdBeforeXid.is_on() {
             tables.running.remove(&stamp);
         }
         drop(tables);
@@ -138,7 +138,7 @@ impl MemoryTransaction {
         tables.drawn.0 += 1;
         let event = OutgoingEvent { created_at: self.outbox.0.runtime.wall_now(), ..event };
         let id = tables.drawn;
-        if chaos::on("read_uncommitted_rows") {
+        if Mutant::ReadUncommittedRows.is_on() {
             tables.add(id, event);
         } else {
             self.rows.push((id, event));
@@ -244,10 +244,10 @@ impl Outbox for MemoryOutbox {
     async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        if tables.rewinds.republications != republications && !chaos::on("late_mark_counts") {
+        if tables.rewinds.republications != republications && !Mutant::LateMarkCounts.is_on() {
             return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
         }
-        let from: &[RowState] = match chaos::on("mark_any_state") {
+        let from: &[RowState] = match Mutant::MarkAnyState.is_on() {
             true => &[RowState::Open, RowState::Aside, RowState::Dropped],
             false => &[RowState::Open],
         };

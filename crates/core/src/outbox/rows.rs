@@ -5,7 +5,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::broker::Headers;
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::key::{EventId, OperationId};
 use crate::record::Timestamp;
 
@@ -179,7 +179,7 @@ impl OutgoingEvent {
     /// What a broker recognizes a repetition by: the event id and, after a republication, how many have begun. A broker
     /// that lost the event may remember its id, and would drop what is to replace it. Consumers get the event id.
     pub fn deduplication_id(&self) -> String {
-        if self.republications == 0 || chaos::on("republished_under_one_id") {
+        if self.republications == 0 || Mutant::RepublishedUnderOneId.is_on() {
             return self.id.to_string();
         }
         format!("{}/{}", self.id, self.republications)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, RowId};
 use crate::relay::deferred::{DeferredRow, DeferredRows};
 
@@ -221,7 +221,7 @@ impl BucketRows {
         if self.rows.contains_key(&row.id) || self.just_marked.contains(&row.id) {
             return TakenRow::Known;
         }
-        let order = match chaos::on("claim_per_row") {
+        let order = match Mutant::ClaimPerRow.is_on() {
             true => Bytes::copy_from_slice(&row.id.0.to_be_bytes()),
             false => row.event.order(),
         };
@@ -325,7 +325,7 @@ impl BucketRows {
     pub(super) fn park(&mut self, id: RowId, bucket: u8, reason: String) -> Option<ParkedRow> {
         let event = self.rows.get(&id)?.event.id;
         let order = self.land(id, RowPhase::Waiting)?;
-        if chaos::on("refused_row_is_skipped") {
+        if Mutant::RefusedRowIsSkipped.is_on() {
             self.forget(id);
             self.end_in_key(id, &order);
             return None;

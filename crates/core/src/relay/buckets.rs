@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::relay::RelaySettings;
 use crate::relay::bucket::{BucketRows, FailingRoom};
 use crate::relay::claims::HeldClaim;
@@ -120,7 +120,7 @@ impl OwnedBuckets {
         let mut unconfirmed = 0;
         for bucket in std::mem::take(&mut self.buckets).into_values() {
             unconfirmed += bucket.rows.unconfirmed();
-            if bucket.rows.in_flight() == 0 || chaos::on("bucket_left_early") {
+            if bucket.rows.in_flight() == 0 || Mutant::BucketLeftEarly.is_on() {
                 bucket.claim.give_back();
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Call, Identity, Key, RecordKey, Scope};
 use crate::lease::{
@@ -287,7 +287,7 @@ impl Renew for RelayGrant {
     async fn renew(&self, store: &dyn Store) -> Result<Renewed> {
         let renewed = store.renew(&self.0.rk, &Claim::from(&self.0)).await?;
         Ok(match renewed {
-            Renewed::Gone if !chaos::on("gone_claim_is_held") => Renewed::Lost,
+            Renewed::Gone if !Mutant::GoneClaimIsHeld.is_on() => Renewed::Lost,
             Renewed::Yes | Renewed::Lost | Renewed::Gone => renewed,
         })
     }

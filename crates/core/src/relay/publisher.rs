@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 use crate::key::EventId;
 use crate::ledger::rules::backoff;
@@ -125,12 +125,12 @@ impl Publisher {
         };
         self.in_flight += 1;
         self.retrying += usize::from(is_retry);
-        if chaos::on("mark_before_publish") {
+        if Mutant::MarkBeforePublish.is_on() {
             loan.notes.push(RelayNote::Sent(sent));
         }
         let runtime = loan.calls.runtime();
         let (sink, wall) = (Arc::clone(&self.sink), runtime.wall_now());
-        let event = if chaos::on("minted_event_ids") { with_minted_id(&event, &**runtime) } else { event };
+        let event = if Mutant::MintedEventIds.is_on() { with_minted_id(&event, &**runtime) } else { event };
         loan.calls.start(async move {
             let published = match damage {
                 Some(damage) => Published::Refused(damage),
@@ -157,7 +157,7 @@ impl Publisher {
         }
         let room = loan.buckets.failing_room(&self.settings, now.saturating_add(LONGEST_PAUSE));
         let again_at = |after: Duration| {
-            let after = if chaos::on("sink_pause_ignored") { Duration::ZERO } else { after };
+            let after = if Mutant::SinkPauseIgnored.is_on() { Duration::ZERO } else { after };
             move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))
         };
         match (published, loan.buckets.same(sent.bucket, sent.ownership)) {

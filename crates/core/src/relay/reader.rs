@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, Result};
 use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, Rewinds, RowId};
 use crate::relay::RelaySettings;
@@ -94,7 +94,7 @@ impl OwnedBucket {
             }
         }
         let ReadEnd { is_full, is_cut, decided } = end;
-        let (end, decided) = match chaos::on("cursor_is_the_truth") {
+        let (end, decided) = match Mutant::CursorIsTheTruth.is_on() {
             true => (Some(last), last),
             false => ((is_full || is_cut).then_some(last), decided),
         };

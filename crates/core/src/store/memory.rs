@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
@@ -100,7 +100,7 @@ impl Memory {
     }
 
     fn write(&self, shard: &mut Shard, rk: &RecordKey, now: Timestamp, change: &Change) {
-        if !(chaos::on("mark_by_begin_alone") && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
+        if !(Mutant::MarkByBeginAlone.is_on() && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
             self.token_high_water.fetch_max(change.record.token.0, Ordering::AcqRel);
         }
         let stored = StoredRecord::at(now, change);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Identity, RecordKey};
 use crate::machine::{
@@ -271,7 +271,7 @@ impl<'a> Protocol<'a> {
     }
 
     async fn swap(self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        if chaos::on("hold_does_not_compare") && next.record.state.phase() == Some(Phase::Indeterminate) {
+        if Mutant::HoldDoesNotCompare.is_on() && next.record.state.phase() == Some(Phase::Indeterminate) {
             while self.store.swap(rk, &self.store.read(rk).await?, next).await? == Swapped::Changed {}
             return Ok(Swapped::Yes);
         }

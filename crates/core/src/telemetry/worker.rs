@@ -6,7 +6,7 @@ use metrics::{counter, gauge};
 
 use super::{AUDIT, names};
 use crate::broker::{DeadReason, DeliveryId, Lane, Verdict};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::Error;
 
 /// How an attempt ended, as the metric of attempts names it.
@@ -138,7 +138,7 @@ pub(crate) fn job_ended(verdict: Option<Verdict>) {
 }
 
 pub(crate) fn worker_lag(source: &str, lag: Option<u64>) {
-    let lag = if chaos::on("unknown_lag_is_zero") { lag.or(Some(0)) } else { lag };
+    let lag = if Mutant::UnknownLagIsZero.is_on() { lag.or(Some(0)) } else { lag };
     let Some(lag) = lag else { return };
     #[expect(clippy::cast_precision_loss, reason = "a broker has fewer than 2^52 messages")]
     gauge!(names::WORKER_LAG, "source" => source.to_owned()).set(lag as f64);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::broker::{Capability, Delivery, DeliveryId, Settle, Settlement};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Cancellation, Heartbeat, HeldLease, LeaseEngine, LeaseEvent, Renew};
 use crate::machine::Renewed;
@@ -46,7 +46,7 @@ impl Extensions {
         let sent_at = until.saturating_sub(self.lease);
         let held = HeldLease { claim, sent_at, lease: self.lease, max_execution: self.longest };
         let heartbeat = Heartbeat::start(engine, held, Arc::new(Cancellation::default()));
-        if chaos::on("extension_stops_early") {
+        if Mutant::ExtensionStopsEarly.is_on() {
             return None;
         }
         Some(heartbeat)

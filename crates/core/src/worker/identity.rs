@@ -17,7 +17,7 @@ mod tenant;
 use std::sync::Arc;
 
 use crate::broker::{Coordinates, DeadLetterId, DeadReason, Message, Position};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
 use crate::ledger::Call;
@@ -74,7 +74,7 @@ impl MessageIdentity {
         // The terms of a ledger have the same limits.
         let terms = crate::ledger::Terms::new(namespace)?;
         let namespace =
-            if chaos::on("worker_namespace_ignored") { "all".into() } else { Arc::clone(terms.namespace()) };
+            if Mutant::WorkerNamespaceIgnored.is_on() { "all".into() } else { Arc::clone(terms.namespace()) };
         Ok(Self {
             identity: Identity::plain(),
             namespace,
@@ -214,7 +214,7 @@ fn coordinates_key(coordinates: &Coordinates, timestamp: Option<Timestamp>) -> V
     };
     let timestamp = timestamp.map(|at| at.0.to_be_bytes());
     let timestamp = timestamp.as_ref().map_or(&[][..], |at| &at[..]);
-    let partition = if chaos::on("partition_ignored") { 0 } else { coordinates.partition };
+    let partition = if Mutant::PartitionIgnored.is_on() { 0 } else { coordinates.partition };
     join(&[coordinates.origin.as_bytes(), &partition.to_be_bytes(), &position, timestamp])
 }
 

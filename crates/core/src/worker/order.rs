@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 
 /// What must be processed in order: the messages of one topic with one ordering key. Redriven letters have no topic: a
 /// topic may have any name, and its messages wait for the letters of their key.
@@ -146,7 +146,7 @@ impl RunOrder {
         entry.state = RunState::Delayed(until);
         self.delayed.insert((until, number));
         if let Some(key) = entry.key.clone() {
-            if chaos::on("overtaking_within_key") {
+            if Mutant::OvertakingWithinKey.is_on() {
                 self.leave_key(number, &key);
             }
             self.admit_first(&key);

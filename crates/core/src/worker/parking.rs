@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::broker::DeadLetterStore;
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::worker::order::OrderKey;
 
 /// How often the letters of closed keys are looked for.
@@ -58,7 +58,7 @@ impl Parking {
     /// Notes the keys that have letters, or that nobody knows. Returns the keys that are open now.
     pub(super) fn looked(&mut self, found: Option<&[Bytes]>, now: Duration) -> Vec<OrderKey> {
         (self.is_looking, self.due) = (false, now + LOOK_EVERY);
-        let found = if chaos::on("unread_letters_are_none") { found.or(Some(&[])) } else { found };
+        let found = if Mutant::UnreadLettersAreNone.is_on() { found.or(Some(&[])) } else { found };
         let Some(found) = found else { return Vec::new() };
         let looks = self.looks;
         let is_free = |key: &OrderKey, since: u64| since < looks && !found.contains(&key.1);

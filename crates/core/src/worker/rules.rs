@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::broker::{Capability, DeadReason, Verdict};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::ledger::rules::backoff;
 
 /// What a worker does with the delivery of a job.
@@ -48,13 +48,13 @@ pub fn action(ended: &EndedJob, capability: &Capability, max_panics: u32) -> Del
     match ended.verdict {
         Some(Verdict::Done { .. }) => DeliveryAction::Finish, // A1
         Some(Verdict::DeadLetter { reason, attempts }) => DeliveryAction::Bury { reason, attempts }, // A2
-        Some(Verdict::Busy { .. }) if chaos::on("acknowledge_busy") => DeliveryAction::Finish,
+        Some(Verdict::Busy { .. }) if Mutant::AcknowledgeBusy.is_on() => DeliveryAction::Finish,
         Some(Verdict::Busy { after } | Verdict::Retry { after }) if is_given_back => {
             DeliveryAction::GiveBack(after) // A3
         }
         Some(Verdict::Busy { after } | Verdict::Retry { after }) => DeliveryAction::Hold(after), // A4
         Some(Verdict::Pause { after }) => DeliveryAction::PauseAll(after),                       // A5
-        None if chaos::on("panic_drops_message") => DeliveryAction::Finish,
+        None if Mutant::PanicDropsMessage.is_on() => DeliveryAction::Finish,
         None if ended.jobs > 1 => DeliveryAction::Alone, // A6
         None if ended.panics < max_panics => DeliveryAction::Hold(backoff(ended.panics)), // A7
         None => DeliveryAction::Bury { reason: DeadReason::OutcomeUnknown, attempts: ended.panics }, // A8
@@ -117,7 +117,7 @@ pub fn redrive(reason: DeadReason, record: LetterRecord, repeats: bool) -> Redri
         (DeadReason::NotDone, Running) => RedriveAction::BuryAgain, // E7
         (_, Running) if is_unknown => RedriveAction::Wait,  // E8
         (_, Lapsed) if is_unknown && repeats => RedriveAction::Deliver, // E9
-        (_, Absent) if is_unknown && chaos::on("redrive_without_record_runs") => RedriveAction::Deliver,
+        (_, Absent) if is_unknown && Mutant::RedriveWithoutRecordRuns.is_on() => RedriveAction::Deliver,
         (_, Absent | Other | Lapsed | Indeterminate) if is_unknown => RedriveAction::BuryAgain, // E10
         (_, Absent | Other | Running | Lapsed | Indeterminate | Released | Answered) => RedriveAction::Deliver, // E11
     }

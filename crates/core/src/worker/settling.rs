@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::broker::{DeliveryId, Lane, Settlement};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::ledger::rules::backoff;
@@ -84,7 +84,7 @@ impl SettleQueue {
             pending.due = now + backoff(pending.tries).min(LONGEST_PAUSE);
             let covers = |other: &PendingSettlement| {
                 other.settlement == Settlement::UpTo
-                    && (other.id.lane == pending.id.lane || chaos::on("position_dropped"))
+                    && (other.id.lane == pending.id.lane || Mutant::PositionDropped.is_on())
             };
             let is_covered = pending.settlement == Settlement::UpTo && self.waiting.iter().any(covers);
             match pending.settlement {

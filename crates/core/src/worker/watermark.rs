@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use crate::chaos;
+use crate::chaos::Mutant;
 
 /// How far the messages of one lane are finished without a gap.
 ///
@@ -36,7 +36,7 @@ impl Watermark {
     /// The number up to which every message has come to its end. None while that is true of no message. It may lie
     /// between two messages, directly below one that is open.
     pub fn position(&self) -> Option<u64> {
-        if chaos::on("commit_beyond_watermark") {
+        if Mutant::CommitBeyondWatermark.is_on() {
             return self.highest;
         }
         match self.open.first() {

@@ -5,6 +5,8 @@
 mod alerts;
 mod answer_types;
 mod begin;
+#[cfg(feature = "chaos")]
+mod chaos;
 mod coalesce;
 mod complete;
 mod counters;

@@ -25,7 +25,8 @@ use tokio_postgres::{IsolationLevel, Transaction};
 use super::PostgresUrl;
 use super::migrations;
 use super::pool::ConnectionPool;
-use crate::{chaos, spread};
+use crate::chaos::Mutant;
+use crate::spread;
 use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
 use handlers::{BatchHandler, Many, One, PostgresHandler};
 use notifier::RelayNotifier;
@@ -240,7 +241,7 @@ impl PostgresLedger {
         let mut statements = TransactionStatements::new(&self.sql, &transaction, OpenedBy::Runner);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
-        if chaos::on("postgres_handler_outside") && !attempted.is_ready() && !statements.is_over() {
+        if Mutant::PostgresHandlerOutside.is_on() && !attempted.is_ready() && !statements.is_over() {
             drop(transaction.batch_execute(&self.sql.commit_effects_alone).await);
         }
         let (has_emitted, is_over) = (statements.has_emitted(), statements.is_over());

@@ -15,7 +15,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::connection;
 use super::turn::Turn;
-use crate::{chaos, spread};
+use crate::chaos::Mutant;
+use crate::spread;
 use statements::{ConnectionStatements, fault};
 
 pub use process::SqliteProcess;
@@ -243,7 +244,7 @@ where
         Ok(transaction) => {
             let handler = SqliteHandler { handler, transaction: &transaction };
             let attempted = ready(ledger::attempt(batch, &slice, &mut ConnectionStatements(&transaction), handler));
-            if chaos::on("handler_outside") && !attempted.is_ready() {
+            if Mutant::HandlerOutside.is_on() && !attempted.is_ready() {
                 drop(transaction.execute_batch(include_str!("ledger/commit_effects_alone.sql")));
             }
             let commit = if attempted.is_ready() { commit(transaction) } else { Ok(()) };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hapax_core::{Error, ErrorKind, Result};
 
-use crate::chaos;
+use crate::chaos::Mutant;
 
 /// A file of SQLite that this process has open, with its log and the index of the log, by their devices and inodes.
 /// SQLite does not notice that an open file is moved, removed or replaced, for instance by a backup that is restored
@@ -78,7 +78,7 @@ impl SqliteFile {
     /// As [`check`](Self::check), with this kind of error.
     pub(super) fn check_as(&self, kind: ErrorKind) -> Result<()> {
         let Err(change) = self.compare() else { return Ok(()) };
-        if chaos::on("moved_file_unnoticed") {
+        if Mutant::MovedFileUnnoticed.is_on() {
             return Ok(());
         }
         let message = change.told(self.path.display(), self.place());

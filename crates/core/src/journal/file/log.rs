@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::folder::LockedFile;
 use super::report;
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::entry::{self, EntryLocation, FileMark, FileScan, Frames};
 use crate::journal::{EntryNumber, ForeignJournal, Spilled, StorePlace};
@@ -86,7 +86,7 @@ impl JournalFile {
         locked.file.read_to_end(&mut bytes)?;
         let scan = entry::scan(&bytes);
         let own_place = scan.place.clone().unwrap_or_else(StorePlace::unknown);
-        if own_place != *place && !scan.undone.is_empty() && !chaos::on("journal_of_any_store") {
+        if own_place != *place && !scan.undone.is_empty() && !Mutant::JournalOfAnyStore.is_on() {
             let answers = scan.undone.len();
             return Ok(Adopted::Foreign(ForeignJournal { path: locked.path.clone(), place: own_place, answers }));
         }

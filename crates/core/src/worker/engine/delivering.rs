@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::broker::{Acknowledges, Delivery, Lane};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::telemetry;
 use crate::worker::engine::{Engine, HeldMessage, acknowledges, is_letter, order_key};
 use crate::worker::lanes::Revocation;
@@ -33,7 +33,7 @@ impl Engine {
             state.watermark.deliver(delivery.id.number);
         }
         self.room.add(lane, delivery.message.size());
-        if chaos::on("offset_stored_early") {
+        if Mutant::OffsetStoredEarly.is_on() {
             self.settle_early(delivery.id.clone(), acknowledges);
         }
         let lease = self.extensions.hold(&delivery);
@@ -94,11 +94,11 @@ impl Engine {
     /// Forgets lanes that belong to another worker. Nothing of them is settled.
     pub(super) fn lose(&mut self, lanes: &[Lane]) {
         telemetry::lanes_lost(&self.name, lanes);
-        if chaos::on("commit_on_loss") {
+        if Mutant::CommitOnLoss.is_on() {
             return;
         }
         for lane in lanes {
-            if chaos::on("settle_old_generation") {
+            if Mutant::SettleOldGeneration.is_on() {
                 self.keep_lost_lane(lane);
             } else {
                 self.drop_lane(lane);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::broker::{Acknowledges, DeadReason, DeliveryId, Settlement, Verdict};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::telemetry;
@@ -34,7 +34,7 @@ impl Engine {
                     if let Some(burial) = self.burials.ended(number, &result, now) {
                         telemetry::buried(&self.name, burial.reason);
                         self.park(number);
-                        if !chaos::on("dead_letter_acked_first") {
+                        if !Mutant::DeadLetterAckedFirst.is_on() {
                             self.finish(number);
                         }
                     }
@@ -71,7 +71,7 @@ impl Engine {
         // The lane may have been lost meanwhile.
         let Some(held) = self.messages.get_mut(&number) else { return };
         held.running_since = None;
-        if verdict.is_none() && (jobs == 1 || chaos::on("shared_panics_counted")) {
+        if verdict.is_none() && (jobs == 1 || Mutant::SharedPanicsCounted.is_on()) {
             held.panics += 1;
         }
         let (key, panics) = (order_key(&held.delivery), held.panics);
@@ -140,7 +140,7 @@ impl Engine {
 
     pub(super) fn bury(&mut self, number: u64, reason: DeadReason, attempts: u32) {
         self.burials.push(number, reason, attempts);
-        if chaos::on("dead_letter_acked_first")
+        if Mutant::DeadLetterAckedFirst.is_on()
             && let Some(held) = self.messages.get(&number)
         {
             self.settle_early(held.delivery.id.clone(), self.capability.acknowledges);

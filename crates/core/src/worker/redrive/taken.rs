@@ -11,7 +11,7 @@ use super::{Reopen, ReopenedLetter};
 use crate::broker::{
     DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement,
 };
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
 use crate::runtime::{Runtime, timeout};
@@ -117,7 +117,7 @@ impl Redrive {
         let asked_at = self.runtime.boottime_now();
         let is_live = |letter: &&OpenLetter| letter.leased_until > asked_at;
         let open: Vec<DeadLetterId> = self.open.lock().values().filter(is_live).map(|letter| letter.id).collect();
-        if open.is_empty() || chaos::on("letter_is_not_extended") {
+        if open.is_empty() || Mutant::LetterIsNotExtended.is_on() {
             return Ok(());
         }
         self.letters.extend(&open, LEASE).await?;
@@ -137,7 +137,7 @@ impl Redrive {
         if !is_live && open.remove(&number).is_some() {
             telemetry::redrive_lapsed(&self.source);
         }
-        is_live || chaos::on("letter_runs_after_its_lease")
+        is_live || Mutant::LetterRunsAfterItsLease.is_on()
     }
 
     /// Lets a message run again. Returns whether its letter can be delivered now.
@@ -165,7 +165,7 @@ impl Redrive {
     /// one can begin: if that one does not end either, its outcome is unknown again. Returns whether the letter still
     /// has its mark.
     async fn use_up_word(&self, marked: &mut MarkedLetter) -> Result<bool> {
-        if marked.letter.reason != DeadReason::NotDone || chaos::on("word_is_not_used_up") {
+        if marked.letter.reason != DeadReason::NotDone || Mutant::WordIsNotUsedUp.is_on() {
             return Ok(true);
         }
         let mark = self.letters.use_up_word(marked.letter.id, marked.marked_at).await?;

@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::faults::{commit_fault, fault, is_division_by_zero, kind};
-use crate::chaos;
+use crate::chaos::Mutant;
 use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, verdict_number};
 use crate::postgres::schema::Schema;
 
@@ -289,7 +289,7 @@ impl Transaction for TransactionStatements<'_> {
             Some(LastStatement::Finish) => self.finish_and_commit(namespace, &columns).await,
             Some(LastStatement::Emit) | None => {
                 let finished = self.query(&self.sql.finish, &columns.parameters(&namespace)).await?.len();
-                Ok(if chaos::on("postgres_finish_unchecked") { rows.len() } else { finished })
+                Ok(if Mutant::PostgresFinishUnchecked.is_on() { rows.len() } else { finished })
             }
         }
     }

@@ -7,7 +7,7 @@ use hapax_core::ledger::{Call, Fault, FaultKind, Finished, FoundRow, OutboxRow, 
 use hapax_core::{Fingerprint, OperationId, Rule};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
-use crate::chaos;
+use crate::chaos::Mutant;
 
 /// The statements of the ledger on a connection that is inside a transaction. None of their futures waits.
 pub(super) struct ConnectionStatements<'c>(pub(super) &'c Connection);
@@ -157,8 +157,8 @@ const MISSING: [&str; 3] = ["no such table: ", "no such column: ", " has no colu
 /// What can be done about an error of SQLite.
 fn kind(error: &rusqlite::Error) -> FaultKind {
     match error.sqlite_error_code() {
-        Some(ErrorCode::ConstraintViolation) if chaos::on("any_violation_is_ours") => FaultKind::Conflict,
-        Some(ErrorCode::DiskFull) if chaos::on("full_disk_is_failure") => FaultKind::Failed,
+        Some(ErrorCode::ConstraintViolation) if Mutant::AnyViolationIsOurs.is_on() => FaultKind::Conflict,
+        Some(ErrorCode::DiskFull) if Mutant::FullDiskIsFailure.is_on() => FaultKind::Failed,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FaultKind::Conflict,
         Some(ErrorCode::DiskFull | ErrorCode::OutOfMemory | ErrorCode::SystemIoFailure) => FaultKind::Unavailable,
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::ReadOnly) => FaultKind::Unusable,

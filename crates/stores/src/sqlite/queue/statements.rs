@@ -5,8 +5,9 @@ use hapax_core::broker::Message;
 use hapax_core::{EventId, Timestamp};
 use rusqlite::{Connection, params};
 
+use crate::chaos::Mutant;
+use crate::headers;
 use crate::sqlite::file_thread::{in_transaction, not_applied};
-use crate::{chaos, headers};
 
 /// A message that was leased.
 pub(super) struct Leased {
@@ -63,7 +64,7 @@ pub(super) fn put_event(connection: &Connection, event: &EventToPut, window: Dur
 
 /// Forgets events that were put in longer ago than this, the oldest ones first.
 pub(super) fn forget_events(connection: &Connection, window: Duration, limit: usize) -> rusqlite::Result<()> {
-    let window = if chaos::on("queue_forgets_early") { window / 2 } else { window };
+    let window = if Mutant::QueueForgetsEarly.is_on() { window / 2 } else { window };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     connection.prepare_cached(include_str!("forget_events.sql"))?.execute([whole_millis(window), limit]).map(drop)
 }
