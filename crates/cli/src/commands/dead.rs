@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::ErrorKind;
 use hapax::broker::{
-    DeadCursor, DeadLetterId, DeadLetterStore, LetterChange, LetterWord, ListedLetter, ListedReason, SeenLetter,
+    DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, LetterChange, LetterWord, ListedLetter, ListedReason,
+    SeenLetter,
 };
 use hapax::runtime::{Runtime, Tokio};
 

@@ -71,7 +71,8 @@ impl Engine {
             if numbers.is_empty() {
                 return;
             }
-            let numbers = self.bury_unidentified(self.forget_lapsed(numbers));
+            let numbers = self.forget_lapsed(numbers);
+            let numbers = self.bury_unidentified(numbers);
             if !numbers.is_empty() {
                 self.start_batch(numbers);
             }

@@ -76,6 +76,12 @@ impl Process for GatedHandler {
     }
 }
 
+fn one_slot() -> WorkerSettings {
+    let mut settings = WorkerSettings::default();
+    settings.concurrency = 1;
+    settings
+}
+
 /// A store of records and letters, and the workers of two processes.
 struct Bench {
     time: VirtualTime,
@@ -139,7 +145,7 @@ impl Bench {
         );
         let worker = Worker::builder(Box::new(source), Arc::new(handler), letters)
             .identity(identity)
-            .settings(WorkerSettings { concurrency: 1, ..WorkerSettings::default() })
+            .settings(one_slot())
             .runtime(runtime)
             .build()
             .unwrap();
@@ -270,12 +276,12 @@ fn a_letter_that_was_dropped_while_its_worker_was_paused_does_not_run() {
         bench.time.run_for(Duration::from_secs(5));
         assert!(matches!(bench.drop_letter(), LetterChange::Taken(_)), "it waits for the slot");
         let parts = [ProcessPart::Tasks, ProcessPart::Threads];
-        parts.map(|part| bench.processes[0].pause(part));
+        parts.into_iter().for_each(|part| bench.processes[0].pause(part));
         bench.time.run_for(Duration::from_secs(40));
         if is_dropped {
             assert_eq!(bench.drop_letter(), LetterChange::Yes, "its lease has ended");
         }
-        parts.map(|part| bench.processes[0].resume(part));
+        parts.into_iter().for_each(|part| bench.processes[0].resume(part));
         bench.wait_for("the slot is free", || bench.broker.unfinished() == 0);
         bench.time.run_for(Duration::from_secs(120));
         // One that was not dropped is taken again, and runs once.
