@@ -35,8 +35,9 @@ use crate::worker::settling::SettleQueue;
 use crate::worker::{IdentifiedMessage, MessageIdentity, WorkerEnd, WorkerParts, WorkerSettings};
 use tasks::TaskReport;
 
-/// How long a source may take to leave its group.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a source may take to leave its group. Kafka asks its broker up to three times meanwhile, each for up to
+/// 2 seconds.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a source may take until it asks for nothing more.
 const STOP_READING_WITHIN: Duration = Duration::from_secs(2);

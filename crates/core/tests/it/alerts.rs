@@ -53,13 +53,14 @@ impl Process for Unused {
     }
 }
 
-/// The counters whose increase an alert asks for, with the labels that it names. Those of the gateway's own listener
-/// are left out.
+/// The counters whose increase an alert asks for, with the labels that it names. Those of the binary itself are
+/// left out.
 fn asked_by_alerts() -> Vec<String> {
     let alerts = include_str!("../../../../assets/alerts.yml");
     let asked = ["increase(", "rate("].iter().flat_map(|function| alerts.split(function).skip(1));
     let names = asked.map(|query| query.split(['[', ')']).next().unwrap().to_owned());
-    names.filter(|name| !name.starts_with("hapax_gateway_") && !name.contains("_bucket")).collect()
+    let is_of_binary = |name: &str| name.starts_with("hapax_gateway_") || name.starts_with("hapax_log_");
+    names.filter(|name| !is_of_binary(name) && !name.contains("_bucket")).collect()
 }
 
 #[test]
