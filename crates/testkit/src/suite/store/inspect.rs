@@ -7,7 +7,6 @@ use hapax_core::machine::{Completed, Purge, Purged, Settled};
 use hapax_core::store::{Protocol, RecordStatus, Scan, Scanned, Swapped};
 use hapax_core::{RecordKey, Token};
 
-use super::assertions::*;
 use super::clock::*;
 use super::operation::*;
 use super::parallel::each;
