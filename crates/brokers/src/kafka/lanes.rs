@@ -83,7 +83,7 @@ pub(super) struct AssignedLane {
     has_left: bool,
     /// When the lane was taken up, or a message arrived last.
     arrived_at: Duration,
-    /// Whether what has arrived may be of another topic of that name.
+    /// Whether the messages that wait here may belong to a topic that was created again under the same name.
     is_doubtful: bool,
 }
 

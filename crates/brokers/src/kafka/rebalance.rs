@@ -28,7 +28,7 @@ pub(super) struct Rebalancer {
     pub(super) failures: ConnectionFailures,
     /// The first ids that this member has seen. A topic with another one was created while the group ran.
     pub(super) known: Mutex<HashMap<String, TopicId>>,
-    /// What this driver has seen.
+    /// The topics that this driver has found, and those that were missing.
     pub(super) seen: Mutex<SeenTopics>,
 }
 

@@ -49,8 +49,8 @@ pub(super) fn differ(one: Option<TopicId>, other: Option<TopicId>) -> bool {
     one.zip(other).is_some_and(|(one, other)| one != other)
 }
 
-/// What a driver has seen of the topics. It takes a topic that was created again for the one before: it goes on at the
-/// old position, and refuses a leader epoch that is lower than the one it knows.
+/// The topics that one driver has found, and those that were missing. A driver does not notice that a topic was created
+/// again: it reads on from the position in the old topic, and ignores the leader epoch of the new one, which is lower.
 #[derive(Default)]
 pub(super) struct SeenTopics {
     ids: FoundTopics,

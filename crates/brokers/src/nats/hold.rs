@@ -46,7 +46,7 @@ pub(super) struct Hold {
     is_over: Arc<AtomicBool>,
 }
 
-/// What the server counts before a source asks for messages.
+/// The server's counts of a consumer before a source asks for messages.
 pub(super) struct Survey {
     pub(super) info: consumer::Info,
     /// How many of the messages that the server counts as unfinished are not here.
@@ -130,7 +130,7 @@ impl Hold {
     }
 }
 
-/// What the server counts now.
+/// The server's counts of a consumer now.
 async fn look(consumer: &Consumer<pull::Config>, here: &Here) -> Result<Survey> {
     // What arrives or ends meanwhile may be in the count of the server or not.
     let before = here.lock().clone();

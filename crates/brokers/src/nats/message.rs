@@ -28,7 +28,7 @@ pub(super) fn is_delivery(message: &async_nats::Message) -> bool {
     message.reply.as_ref().is_some_and(|reply| reply.starts_with(ACK))
 }
 
-/// What the subject for acknowledgements of a message tells.
+/// The fields in the subject for acknowledgements of a message.
 pub(super) fn acknowledged(message: &async_nats::Message) -> Option<Acknowledged> {
     message.reply.as_ref().and_then(|reply| Acknowledged::read(reply))
 }
@@ -44,7 +44,7 @@ pub(super) fn handle(info: &consumer::Info, sequence: u64) -> String {
     format!("{ACK}{}.{}.1.{sequence}.0.0.0", info.stream_name, info.name)
 }
 
-/// What the subject for acknowledgements tells.
+/// The fields in the subject for acknowledgements.
 pub(super) struct Acknowledged {
     delivered: u64,
     /// The place of the message in its stream.

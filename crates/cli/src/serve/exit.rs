@@ -32,7 +32,7 @@ impl CommandError {
         Self { code: 3, error: error.into() }
     }
 
-    /// What went wrong, without its exit code.
+    /// The error without its exit code.
     #[cfg(feature = "demo")]
     pub(crate) fn into_error(self) -> anyhow::Error {
         self.error

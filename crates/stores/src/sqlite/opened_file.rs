@@ -81,7 +81,7 @@ impl SqliteFile {
         if Mutant::MovedFileUnnoticed.is_on() {
             return Ok(());
         }
-        let message = change.told(self.path.display(), self.place());
+        let message = change.message(self.path.display(), self.place());
         let error = Error::new(kind, message);
         Err(match change {
             FileChange::Missing(source) => error.caused_by(source),
@@ -150,9 +150,9 @@ enum FileChange {
 }
 
 impl FileChange {
-    /// What to do. Whoever restores a file must not leave the log of the old one beside it: SQLite would write it into
-    /// the restored file.
-    fn told(&self, path: Display<'_>, place: Display<'_>) -> String {
+    /// Says what happened and what to do. The log of an old file must not stay beside a restored one: SQLite would write
+    /// it into the restored file.
+    fn message(&self, path: Display<'_>, place: Display<'_>) -> String {
         let meanwhile = "while this process has it open, so nothing is written any more";
         match self {
             Self::Missing(_) => format!(
@@ -195,8 +195,8 @@ impl Companion {
         Self { path: path.into(), inode: AtomicU64::new(0) }
     }
 
-    /// Where this process has the file open that was seen at the path, if another one is there now, or none. If nobody
-    /// here has it open, SQLite removed it itself, and the one that is there now counts.
+    /// Returns the descriptor under which this process has the file open, if that file is not at its path any more. If
+    /// this process does not have it open, SQLite itself removed it, and the file that is there now counts.
     fn lost(&self, device: u64) -> Option<PathBuf> {
         let found = fs::metadata(&self.path).map_or(0, |metadata| metadata.ino());
         let seen = self.inode.load(Ordering::Relaxed);

@@ -19,7 +19,7 @@ fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize)
     1 + (0..).take_while(|offset| !lanes.push(partition, *offset, message())).count()
 }
 
-/// Takes what has arrived. Returns how many there were.
+/// Takes the messages that have arrived. Returns their number.
 fn take_all(lanes: &SharedLanes) -> usize {
     let room = Room { messages: usize::MAX, bytes: usize::MAX, closed: Arc::default() };
     match lanes.next(&room).unwrap() {

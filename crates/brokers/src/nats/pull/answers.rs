@@ -1,4 +1,4 @@
-//! What the answers to a request mean.
+//! Reads the answers to a pull request: messages, and status lines without a message.
 
 use async_nats::{Message, StatusCode};
 use hapax_core::{Error, Result};
@@ -8,12 +8,12 @@ use crate::errors::{not_applied, unusable};
 use crate::nats::pump::Arrived;
 use crate::nats::{connect, message};
 
-/// What an answer without a message means.
+/// A status line without a message.
 enum Status {
     StillThere,
     Ended,
     TooLarge,
-    /// Nobody has it.
+    /// No server of JetStream has received the request.
     Unheard,
     Failed(Error),
 }
