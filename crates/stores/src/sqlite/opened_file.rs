@@ -150,8 +150,8 @@ enum FileChange {
 }
 
 impl FileChange {
-    /// Says what happened and what to do. The log of an old file must not stay beside a restored one: SQLite would write
-    /// it into the restored file.
+    /// Says what happened and what to do. The log of an old file must not stay beside a restored one: SQLite would
+    /// write it into the restored file.
     fn message(&self, path: Display<'_>, place: Display<'_>) -> String {
         let meanwhile = "while this process has it open, so nothing is written any more";
         match self {
