@@ -61,16 +61,17 @@ impl TestTally {
     }
 
     /// One line for each failed test.
-    pub(crate) fn failures(&self) -> String {
+    fn failures(&self) -> String {
         self.failures.iter().map(|test| format!("failed: {test}\n")).collect()
     }
 
-    /// The last line of the output: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.
+    /// The end of the output: a line for each reason, then one for each failed test, and the counts.
     pub(crate) fn summary(&self) -> String {
         let Self { passed, failed, ignored, .. } = self;
-        let counts = format!("tests: {passed} passed, {failed} failed, {ignored} ignored");
-        let reasons: Vec<String> = self.reasons().iter().map(|(count, reason)| format!("{count} {reason}")).collect();
-        if reasons.is_empty() { counts } else { format!("{counts} ({})", reasons.join("; ")) }
+        let ignored_for = |(count, reason)| format!("{count} ignored: {reason}\n");
+        let reasons: String = self.reasons().into_iter().map(ignored_for).collect();
+        // Where only the end is kept, it names the failures.
+        format!("{reasons}{}tests: {passed} passed, {failed} failed, {ignored} ignored", self.failures())
     }
 
     /// Each reason with its count, most frequent first. The counts add up to `ignored`.
@@ -222,15 +223,14 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     fn suites_add_up_and_reasons_are_grouped() {
         assert_eq!(
             tally(&[LIBTEST, MIMIC].concat()).summary(),
-            "tests: 3 passed, 0 failed, 4 ignored \
-             (2 sqlite: a damaged page cannot be made by SQL; 2 no reason given)"
+            "2 ignored: sqlite: a damaged page cannot be made by SQL\n2 ignored: no reason given\n\
+             tests: 3 passed, 0 failed, 4 ignored"
         );
     }
 
     #[test]
-    fn nothing_ignored_needs_no_brackets() {
-        let output = "running 5 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n";
-        assert_eq!(tally(output).summary(), "tests: 5 passed, 0 failed, 0 ignored");
+    fn the_failures_stand_before_the_counts() {
+        assert_eq!(tally(FAILING).summary(), "failed: gate::replays\ntests: 1 passed, 1 failed, 0 ignored");
     }
 
     #[test]
@@ -247,7 +247,8 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         let torn = MIMIC.replace("... ignored (", "... hello from the test\nignored (");
         assert_eq!(
             tally(&torn).summary(),
-            "tests: 1 passed, 0 failed, 2 ignored (1 no reason given; 1 whose line could not be read)"
+            "1 ignored: no reason given\n1 ignored: whose line could not be read\n\
+             tests: 1 passed, 0 failed, 2 ignored"
         );
     }
 

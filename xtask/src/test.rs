@@ -189,7 +189,9 @@ impl TestRun<'_> {
         let passed = verdict.is_ok() && self.timed(&MUTANTS, || Ok(mutants::run(self.root))) == Some(true);
         println!("{services}");
         self.show_times(suites);
-        print!("{}", tally.failures());
+        if verdict.is_ok() && !passed {
+            println!("failed: {MUTANTS}");
+        }
         println!("{}", tally.summary());
         passed
     }
