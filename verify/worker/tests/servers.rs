@@ -19,9 +19,9 @@ fn main() -> ExitCode {
     ])
 }
 
-async fn run(transfers: u32, has_ledger: bool) -> WorkerTortureResult {
+async fn run(transfers: u32, seed: u64, has_ledger: bool) -> WorkerTortureResult {
     let folder = tempfile::tempdir().unwrap();
-    let options = WorkerTortureOptions { transfers, seed: 1, has_ledger, brokers: 1 };
+    let options = WorkerTortureOptions { transfers, seed, has_ledger, brokers: 1 };
     let result = hapax_worker_torture::run(options, folder.path()).await.unwrap();
     println!("{result:?}");
     if has_ledger && !result.damages.is_empty() {
@@ -31,12 +31,18 @@ async fn run(transfers: u32, has_ledger: bool) -> WorkerTortureResult {
 }
 
 async fn with_the_ledger() {
-    let result = run(3000, true).await;
+    let result = run(3000, 1, true).await;
     assert_eq!(result.damages, Vec::<String>::new());
     assert_eq!(result.faults.keys().copied().collect::<Vec<_>>(), WorkerFault::ALL, "{result:?}");
     assert!(result.messages > 3000 && result.offset_checks > 0, "{result:?}");
 }
 
 async fn without_the_ledger() {
-    assert!(run(300, false).await.duplicates > 0);
+    // On a slow machine the faults of one run may meet no message that was processed.
+    for seed in 1..=4 {
+        if run(300, seed, false).await.duplicates > 0 {
+            return;
+        }
+    }
+    panic!("no run has found a second effect");
 }
