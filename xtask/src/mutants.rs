@@ -1,7 +1,8 @@
-//! `cargo xtask mutants`: turns each known bug on, and prints which harness fails because of it and after what
-//! time. As many bugs as there are cores run at a time, each in processes of its own. A bug that no harness sees is a
-//! failure.
+//! `cargo xtask mutants`: turns each known bug on, and runs the test that a list names for it, which must fail then and
+//! pass without the bug. For a bug that is not in the list it runs harness after harness until a test fails, and prints
+//! the line that the list needs. As many bugs as there are cores run at a time, each in processes of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::num::NonZero;
@@ -17,18 +18,21 @@ use crate::suites::{self, TestBinary};
 /// The list of the bugs, with one name a line: `Variant = "name",`.
 const LIST: &str = "crates/core/src/chaos/mutants.rs";
 
+/// The list of the tests that see them: `bug = harness: test`.
+const TESTS: &str = "xtask/mutants.txt";
+
 /// The harnesses, fastest first: the folder of a package, one of its test binaries, and arguments.
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["crates/core", "conformance"], &[]),
-    ("relay", ["crates/core", "it"], &SHORT_ON_RELAY),
-    ("worlds of relays", ["verify/sim", "relays"], &[]),
-    ("outbox", ["crates/stores", "outbox"], &["memory"]),
     ("unit", ["crates/core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
+    ("outbox", ["crates/stores", "outbox"], &["memory"]),
     ("ledger", ["crates/stores", "ledger"], &["sqlite"]),
     ("ledger on PostgreSQL", ["crates/stores", "ledger"], &SHORT_ON_POSTGRES),
     ("sources", ["crates/core", "sources"], &[]),
     ("worker", ["crates/stores", "it"], &["worker::"]),
     ("files", ["crates/stores", "it"], &["ledger_unavailable::", "sink::", "moved_files::"]),
+    ("relay", ["crates/core", "it"], &SHORT_ON_RELAY),
+    ("worlds of relays", ["verify/sim", "relays"], &[]),
     ("sweeps", ["verify/sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
     ("properties", ["crates/core", "it"], &["properties"]),
     ("simulation", ["verify/sim", "seeds"], &[]),
@@ -48,8 +52,8 @@ const SHORT_ON_RELAY: [&str; 7] = [
 /// Without the cases that run at every point, and in one of the four ways.
 const SHORT_ON_POSTGRES: [&str; 7] = ["postgres", "--skip", "every", "--skip", "own_", "--skip", "run_batch"];
 
-/// A harness that takes longer counts as one that does not see the bug.
-const LIMIT: Duration = Duration::from_secs(40);
+/// A test that takes longer counts as one that does not see the bug.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A test binary that is built and ready to run.
 struct Harness {
@@ -58,10 +62,34 @@ struct Harness {
     arguments: &'static [&'static str],
 }
 
-/// Runs the harnesses against every bug. Returns whether each bug was seen.
+/// One test of a harness.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NamedTest {
+    harness: String,
+    test: String,
+}
+
+/// What runs, and for which bugs.
+struct Plan {
+    root: PathBuf,
+    mutants: Vec<String>,
+    harnesses: Vec<Harness>,
+    tests: BTreeMap<String, NamedTest>,
+}
+
+/// How the tests of a process ended.
+enum Ending {
+    Passed,
+    /// The first test that failed, where the process printed its name.
+    Failed(Option<String>),
+    /// The time was up, or the process could not start.
+    Unknown,
+}
+
+/// Runs the tests against every bug. Returns whether each bug was seen.
 pub(crate) fn run(root: &Path) -> bool {
     match prepare(root) {
-        Ok((mutants, harnesses)) => all_seen(root, &mutants, &harnesses),
+        Ok(plan) => plan.sees_all(),
         Err(why) => {
             println!("cannot run the mutants: {why}");
             false
@@ -69,9 +97,15 @@ pub(crate) fn run(root: &Path) -> bool {
     }
 }
 
-fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
-    let list = fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
-    let mutants = names(&list);
+fn prepare(root: &Path) -> Result<Plan, String> {
+    let read = |path| fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"));
+    let (mutants, tests) = (names(&read(LIST)?), named_tests(&read(TESTS)?));
+    if mutants.is_empty() {
+        return Err(format!("{LIST} lists no bug"));
+    }
+    if let Some(unknown) = tests.keys().find(|name| !mutants.contains(name)) {
+        return Err(format!("{TESTS} names `{unknown}`, which is not in {LIST}"));
+    }
     let built = build(root).map_err(|error| format!("cargo: {error}"))?;
     let harness = |&(name, [folder, target], arguments): &(&'static str, [&str; 2], &'static [&'static str])| {
         let binary = built.iter().find(|binary| binary.is(&root.join(folder), target));
@@ -79,34 +113,89 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
         Ok(Harness { name, binary: binary.program.clone(), arguments })
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
-    // A harness that fails without a bug would fail with every bug.
-    let passed = on_all_cores(&harnesses, |harness| seen(root, harness, None) == Some(false));
-    if let Some((harness, _)) = harnesses.iter().zip(passed).find(|(_, passed)| !passed) {
-        let again = format!("{} {}", harness.binary.display(), harness.arguments.join(" "));
-        return Err(format!("the harness `{}` does not pass without a bug; run {again}", harness.name));
-    }
-    if mutants.is_empty() { Err(format!("{LIST} lists no bug")) } else { Ok((mutants, harnesses)) }
+    Ok(Plan { root: root.to_owned(), mutants, harnesses, tests })
 }
 
-fn all_seen(root: &Path, mutants: &[String], harnesses: &[Harness]) -> bool {
-    let seen = on_all_cores(mutants, |mutant| is_seen(root, mutant, harnesses));
-    let count = seen.iter().filter(|seen| **seen).count();
-    println!("mutants: {count} of {} seen", mutants.len());
-    count == mutants.len()
-}
-
-/// Runs the harnesses against one bug until one fails, and prints which.
-fn is_seen(root: &Path, mutant: &str, harnesses: &[Harness]) -> bool {
-    let begun = Instant::now();
-    let mut chosen = harnesses.iter().filter(|harness| is_for(harness.name, mutant));
-    let by = chosen.find(|harness| seen(root, harness, Some(mutant)) == Some(true));
-    match by {
-        Some(harness) => {
-            println!("  {mutant:<30} seen by {:<20} {:>5.1} s", harness.name, begun.elapsed().as_secs_f64());
+impl Plan {
+    fn sees_all(&self) -> bool {
+        if let Some(broken) = self.broken() {
+            println!("cannot run the mutants: {broken}, also without a bug");
+            return false;
         }
-        None => println!("  {mutant:<30} NOT SEEN"),
+        let seen = on_all_cores(&self.mutants, |mutant| self.sees(mutant));
+        let count = seen.iter().filter(|seen| **seen).count();
+        println!("mutants: {count} of {} seen", self.mutants.len());
+        count == self.mutants.len()
     }
-    by.is_some()
+
+    /// A test that does not pass without a bug: it would fail with every bug.
+    fn broken(&self) -> Option<String> {
+        let tests: Vec<_> = self.tests.values().collect::<BTreeSet<_>>().into_iter().collect();
+        let passed = on_all_cores(&tests, |test| matches!(self.run_test(test, None), Ending::Passed));
+        let test = tests.iter().zip(passed).find(|(_, passed)| !passed);
+        let test = test.map(|(test, _)| format!("`{}: {}` does not pass", test.harness, test.test));
+        let searches = self.mutants.iter().any(|mutant| !self.tests.contains_key(mutant));
+        test.or_else(|| if searches { self.broken_harness() } else { None })
+    }
+
+    fn broken_harness(&self) -> Option<String> {
+        let passes = |harness: &Harness| matches!(self.run_all(harness, None), Ending::Passed);
+        let passed = on_all_cores(&self.harnesses, passes);
+        let (harness, _) = self.harnesses.iter().zip(passed).find(|(_, passed)| !passed)?;
+        Some(format!("{} {} does not pass", harness.binary.display(), harness.arguments.join(" ")))
+    }
+
+    /// Runs the test of this bug, or searches for one. Prints how it ended.
+    fn sees(&self, mutant: &str) -> bool {
+        let begun = Instant::now();
+        let (is_seen, by) = match self.tests.get(mutant) {
+            Some(test) => {
+                let is_seen = matches!(self.run_test(test, Some(mutant)), Ending::Failed(_));
+                (is_seen, format!("{}: {}", test.harness, test.test))
+            }
+            None => match self.search(mutant) {
+                Some(test) => (true, format!("{}: {} (a line for {TESTS})", test.harness, test.test)),
+                None => (false, "any harness".to_owned()),
+            },
+        };
+        let verdict = if is_seen { "=" } else { "NOT SEEN by" };
+        println!("{mutant} {verdict} {by}  {:.1} s", begun.elapsed().as_secs_f64());
+        is_seen
+    }
+
+    /// Runs the harnesses until a test fails.
+    fn search(&self, mutant: &str) -> Option<NamedTest> {
+        let mut chosen = self.harnesses.iter().filter(|harness| is_for(harness.name, mutant));
+        chosen.find_map(|harness| match self.run_all(harness, Some(mutant)) {
+            Ending::Failed(test) => {
+                let test = test.unwrap_or_else(|| "no test has a name".to_owned());
+                Some(NamedTest { harness: harness.name.to_owned(), test })
+            }
+            Ending::Passed | Ending::Unknown => None,
+        })
+    }
+
+    fn run_test(&self, test: &NamedTest, mutant: Option<&str>) -> Ending {
+        let Some(harness) = self.harnesses.iter().find(|harness| harness.name == test.harness) else {
+            return Ending::Unknown;
+        };
+        self.run(harness, &["--exact", &test.test], mutant)
+    }
+
+    fn run_all(&self, harness: &Harness, mutant: Option<&str>) -> Ending {
+        self.run(harness, harness.arguments, mutant)
+    }
+
+    fn run(&self, harness: &Harness, arguments: &[&str], mutant: Option<&str>) -> Ending {
+        let mut command = Command::new(&harness.binary);
+        command.args(arguments).current_dir(self.root.join("crates/core")).env_remove("HAPAX_CHAOS");
+        command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
+        command.env("RUST_BACKTRACE", "0");
+        // Without a bug the limit only stops a harness that hangs.
+        let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        child.ok().and_then(|child| ended(child, limit)).unwrap_or(Ending::Unknown)
+    }
 }
 
 /// Calls the function for each item, for as many at a time as there are cores. Returns its results in the items' order.
@@ -131,41 +220,40 @@ fn is_for(harness: &str, mutant: &str) -> bool {
     harness.ends_with("PostgreSQL") == mutant.starts_with("postgres_")
 }
 
-/// Returns whether the harness fails, or nothing if it does not end in time.
-fn seen(root: &Path, harness: &Harness, mutant: Option<&str>) -> Option<bool> {
-    let mut command = Command::new(&harness.binary);
-    command.args(harness.arguments).current_dir(root.join("crates/core")).env_remove("HAPAX_CHAOS");
-    command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
-    command.env("RUST_BACKTRACE", "0");
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-    // Without a bug the limit only stops a harness that hangs.
-    let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
-    ended(child, limit)
-}
-
-/// Waits for the end, or for the first test that fails. Returns whether a test failed, or nothing if the time is up.
-fn ended(mut child: Child, limit: Duration) -> Option<bool> {
+/// Waits for the end, or for the first test that fails. Returns nothing if the time is up.
+fn ended(mut child: Child, limit: Duration) -> Option<Ending> {
     let begun = Instant::now();
     let lines = BufReader::new(child.stdout.take()?).lines();
     let (failed, failure) = mpsc::channel();
-    thread::spawn(move || {
-        if lines.map_while(Result::ok).any(|line| line.ends_with("... FAILED")) {
+    let reader = thread::spawn(move || {
+        if let Some(test) = lines.map_while(Result::ok).find_map(|line| failed_test(&line)) {
             // Without a receiver the child has ended already.
-            let _ = failed.send(());
+            let _ = failed.send(test);
         }
     });
     while begun.elapsed() < limit {
         if let Some(status) = child.try_wait().ok()? {
-            return Some(!status.success());
+            if status.success() {
+                return Some(Ending::Passed);
+            }
+            // Its last line may not have been read yet.
+            let _ = reader.join();
+            return Some(Ending::Failed(failure.try_recv().ok()));
         }
-        if failure.try_recv().is_ok() {
+        if let Ok(test) = failure.try_recv() {
             stop(child);
-            return Some(true);
+            return Some(Ending::Failed(Some(test)));
         }
         thread::sleep(Duration::from_millis(5));
     }
     stop(child);
     None
+}
+
+/// The name in `test name ... FAILED`.
+fn failed_test(line: &str) -> Option<String> {
+    let test = line.strip_prefix("test ")?.strip_suffix("... FAILED")?;
+    Some(test.trim().to_owned())
 }
 
 fn stop(mut child: Child) {
@@ -187,9 +275,36 @@ fn names(list: &str) -> Vec<String> {
     list.lines().filter_map(name).collect()
 }
 
+/// The tests of a list of lines `bug = harness: test`.
+fn named_tests(list: &str) -> BTreeMap<String, NamedTest> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let named = |line: &str| {
+        let (mutant, by) = line.split_once(" = ")?;
+        let (harness, test) = by.split_once(": ")?;
+        Some((mutant.to_owned(), NamedTest { harness: harness.to_owned(), test: test.trim().to_owned() }))
+    };
+    lines.filter_map(named).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bug_has_the_test_of_its_line() {
+        let list = "# a comment = x: y\n\none = suite: [memory] a::b\ntwo = unit: c::d\n";
+        let tests = named_tests(list);
+        let test = |harness: &str, test: &str| NamedTest { harness: harness.to_owned(), test: test.to_owned() };
+        assert_eq!(tests.len(), 2);
+        assert_eq!(tests["one"], test("suite", "[memory] a::b"));
+        assert_eq!(tests["two"], test("unit", "c::d"));
+    }
+
+    #[test]
+    fn a_failed_test_is_read_from_its_line() {
+        assert_eq!(failed_test("test [memory] a::b   ... FAILED").as_deref(), Some("[memory] a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+    }
 
     #[test]
     fn each_variant_of_the_list_has_a_name() {
