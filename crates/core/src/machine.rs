@@ -1,23 +1,34 @@
 //! The whole protocol as pure functions: from what a store observed and what a caller asks, to a reply or a change.
 //!
-//! One function an operation, one arm a row of the table below; each arm names its row. The functions do not wait, read
-//! no clock and draw no random bytes. Stores carry out the changes, each as one conditional step; no other code
-//! decides.
+//! Each operation is a function. The tables in `machine/protocol.md` list its cases as numbered rows, and each arm of
+//! the function names its rows. The functions do not wait, read no clock and draw no random bytes.
+//!
+//! A store writes each change in one conditional step. The stores in Redis and PostgreSQL decide the most frequent rows
+//! themselves, in Lua and SQL. Tests compare every store with these functions.
 //!
 //! ```text
-//!           begin: absent                          begin: Released
-//! (none) ───────────────► InProgress ◄──────────────────────────────── Released ◄── reopen ── Dead
-//!                          │  │  │ └─ release, cancel: not applied ────►  │ ▲                   ▲
-//!                          │  │  └─── bury: too many attempts ───────────┼─┼───────────────────┘
-//!                          │  └ begin, hold: lease expired ► Indeterminate ┼─┘ resolve: not done
-//!                          └── complete ─────────► Completed ◄───────────┘ complete, resolve: done
+//! from                         to              by
+//! (none), Released         ──► InProgress      begin
+//! InProgress               ──► InProgress      begin after the lease expired, policy `Retry`: a takeover
+//! InProgress               ──► InProgress      renew: starts the lease again; abandon: ends the lease for good
+//! InProgress               ──► Indeterminate   begin after the lease expired, policy `Hold`; hold
+//! InProgress,Indeterminate ──► Released        release, cancel: not applied
+//! Indeterminate            ──► Released        resolve: not done
+//! InProgress,Indeterminate ──► Dead            bury: too many attempts
+//! Dead                     ──► Released        reopen
+//! (none), any open state   ──► Completed       complete
+//! Indeterminate            ──► Completed       resolve: done
+//! any state                ──► (none)          the lifetime ends; purge by an operator
 //! ```
 //!
+//! A release or cancel of a takeover only ends its lease, because the attempt before it may have had an effect.
+//!
 //! Four rules keep it safe:
-//! - An expired lease never erases that an attempt existed, its fingerprint or its token.
+//! - After its lease expired, a record still shows that an attempt existed, with its fingerprint and its token.
 //! - A renewal, release, abandonment or burial names owner and token, so a late one changes only its own grant.
 //! - Only "known not applied" releases a key. A dropped, timed out or failed handler means *outcome unknown*.
-//! - A known effect overrides every state except a recorded answer.
+//! - A completion replaces every open record of the same payload. One exception: an attempt that buried its key cannot
+//!   complete it. A completion never replaces a recorded answer.
 #![doc = include_str!("machine/protocol.md")]
 
 mod change;
@@ -99,7 +110,8 @@ fn begin_in_progress(seen: &Observed, ask: &Begin, record: &Record, holding: &Ho
         if seen.lease_left <= lease {
             return Reply(Begun::Busy(seen.lease_left)); // B5
         }
-        // The store's clock stepped back. Rearming blocks the record for one lease instead of for the whole step.
+        // The store's clock stepped back, so the lease would last longer by as much. Writing the record again starts
+        // its lease again: the key is busy for one full lease from now on.
         return Write(rearmed(record, holding), Begun::Busy(lease)); // B6
     }
     match ask.on_lapse {
@@ -118,7 +130,8 @@ fn open_for<'a>(seen: &'a Observed, claim: &Claim) -> Option<(&'a Record, Phase,
     seen.open().filter(|(record, _, holding)| record.token == claim.token && holding.owner == claim.owner)
 }
 
-/// Decides a renewal: rows R1 to R3. A late renewal counts as long as no other begin came between.
+/// Decides a renewal: rows R1 to R3. A renewal after the end of the lease still counts if the grant is `InProgress` and
+/// not abandoned.
 pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
     match open_for(seen, claim) {
         Some((record, Phase::InProgress, holding)) if !holding.is_abandoned() => {
@@ -129,7 +142,10 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
     }
 }
 
-/// Decides a completion: rows C1 to C8. A known effect overrides every state except a recorded answer.
+/// Decides a completion: rows C1 to C8.
+///
+/// It replaces every open record of the same payload, but an attempt that buried its key cannot complete it. It never
+/// replaces a recorded answer.
 ///
 /// ```
 /// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
@@ -194,7 +210,8 @@ pub fn recorded_answer(record: &Record, fingerprint: Fingerprint) -> Option<&Com
 
 /// Decides a release, "known not applied": rows L1 to L5. `lifetime` is that of the released record.
 ///
-/// A takeover is abandoned instead, because the outcome of the attempt before it is still unknown.
+/// A takeover (a grant that followed an expired lease) is abandoned instead: the attempt before it may have had an
+/// effect.
 pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
     let Some((record, phase, holding)) = open_for(seen, claim) else {
         return Reply(Settled::Lost); // L5
@@ -210,9 +227,11 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
     }
 }
 
-/// Decides the cancellation of a begin that got, or may still get, a grant that no handler uses: rows X1 to X3.
+/// Decides a cancellation: rows X1 to X3. It gives back the grant that a begin of this owner has, and that no handler
+/// uses.
 ///
-/// The attempt may not know the token of that grant, so the owner alone names it.
+/// It does not stop a begin that arrives later, so the caller cancels once more. The attempt may not know the token of
+/// its grant, so the owner alone names it.
 pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Cancelled> {
     match seen.live() {
         Some(record) => release(seen, &Claim { owner, token: record.token }, lifetime).map(Cancelled::from), // X1, X2

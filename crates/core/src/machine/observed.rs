@@ -40,7 +40,7 @@ impl Observed {
         }
     }
 
-    /// When the record was last written or renewed: its lifetime minus its remaining life, before now.
+    /// When the record was last written or renewed, which started its lease and its life.
     pub(super) fn armed_at(&self, holding: &Holding) -> Timestamp {
         let age = Duration::from(holding.lifetime).saturating_sub(self.life_left);
         Timestamp(self.now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)))

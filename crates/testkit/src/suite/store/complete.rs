@@ -1,4 +1,5 @@
-//! Completions: a known effect overrides every state but a recorded answer.
+//! Completions: they replace every open record of the same payload, and never a recorded answer. An attempt cannot
+//! complete a key that it buried.
 
 use std::time::Duration;
 
