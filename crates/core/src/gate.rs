@@ -1,12 +1,16 @@
-//! Layer 1: an operation that arrives many times runs once, and every copy gets the same answer.
+//! Layer 1: an operation that arrives many times runs once, and every copy gets the same answer. It may run again only
+//! if its handler said that nothing was applied, or if the policy permits it.
 //!
 //! ```text
-//! run ── begin ─┬─ granted ── handler, heartbeat ─┬─ applied, final ── complete ──► answer (Fresh, Canonical)
-//!               │                                 ├─ not applied ───── release ───► Refused, Reason::NotApplied
-//!               │                                 └─ unknown, panic ── abandon ───► Refused, Reason::Unknown
-//!               ├─ replay ───────────────────────────────────────────────────────► answer (Replayed)
-//!               └─ busy, mismatch, indeterminate, dead ───────────────────────────► Refused with that reason
+//! run ── begin ─┬─ granted ── handler, heartbeat ─┬─ Ok, Failure::Final ── complete ─► answer (Fresh, Canonical)
+//!               │                                 ├─ NotApplied, Denied ── release ──► Refused, Reason::NotApplied
+//!               │                                 ├─ GivenUp ───────────── bury ─────► Refused, Reason::NotApplied
+//!               │                                 └─ Unknown, panic ────── abandon ──► Refused, Reason::Unknown
+//!               ├─ replay ──────────────────────────────────────────────────────────► answer (Replayed)
+//!               └─ busy, mismatch, indeterminate, dead, store error ────────────────► Refused with that reason
 //! ```
+//!
+//! `Ok` means that the effect was applied. `Failure::Final` means that nothing was applied and that the answer stays.
 //!
 //! Each attempt runs in a task of its own, so dropping the future of [`Gate::run`] does not stop it.
 
@@ -77,7 +81,7 @@ pub struct Gate {
     terms: Arc<PolicyTerms>,
 }
 
-/// A call, and until when it may wait for another attempt: as a follower, and for another process.
+/// A call, and until when it may wait for another attempt, which runs in this process or in another one.
 #[derive(Clone, Copy)]
 struct ArrivedCall {
     call: Call,
@@ -156,7 +160,8 @@ impl Gate {
     /// [`Refused`]; its [`Reason`] says what the caller can do.
     ///
     /// # Cancel safety
-    /// If dropped, the attempt goes on. A later copy of the call gets its answer, or `Busy` while it runs.
+    /// If dropped, the attempt goes on. A later copy of the call gets its answer. While the attempt runs, the policy's
+    /// `on_busy` decides whether the copy waits or gets `Busy`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -241,8 +246,9 @@ impl Gate {
         (result, local)
     }
 
-    /// Waits until every attempt has ended and every release and abandonment is confirmed, or until the limit. Returns
-    /// whether all have ended. New calls are still accepted: stop them first.
+    /// Waits until every attempt has ended and the store has confirmed every grant that was given back (by a release,
+    /// burial, abandonment or cancellation), or until the limit. Returns whether all have ended. New calls are still
+    /// accepted: stop them first.
     ///
     /// # Cancel safety
     /// Safe to drop.
@@ -251,8 +257,7 @@ impl Gate {
     }
 
     /// Waits until every attempt has ended, or until the limit. Returns whether all have ended. Unlike
-    /// [`drain`](Self::drain), it does not wait for releases and abandonments that are repeated in the background until
-    /// the store confirms them.
+    /// [`drain`](Self::drain), it does not wait for grants that are still being given back in the background.
     ///
     /// # Cancel safety
     /// Safe to drop.
@@ -277,8 +282,10 @@ impl Gate {
         timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_for_attempts()).await.is_some()
     }
 
-    /// The number of grants that are given back in the background, because the store has not confirmed it yet or a
-    /// grant may still come. If the process ends, their leases expire.
+    /// The number of grants that are still being given back in the background: by a release, burial, abandonment or
+    /// cancellation that the store has not confirmed yet. If the process ends, their leases expire.
+    ///
+    /// It includes a cancellation that is repeated because its begin may still arrive.
     pub fn unconfirmed_releases(&self) -> usize {
         self.shared.leases.give_backs()
     }
@@ -323,7 +330,7 @@ impl Gate {
     /// Waits for the leader's outcome as long as the policy allows.
     async fn follow(&self, mut follower: Follower, wait_until: Option<Duration>) -> LeaderOutcome {
         let runtime = &**self.shared.leases.runtime();
-        // Every follower waits for the begin, which the leader's own limits end.
+        // Waiting for the leader's begin needs no limit of its own, because the begin has one.
         let stage = match (follower.wait_for_begin().await, wait_until) {
             (LeaderStage::Granted, Some(deadline)) => {
                 let left = deadline.saturating_sub(runtime.boottime_now());
@@ -337,8 +344,8 @@ impl Gate {
         }
     }
 
-    /// The refusal of a copy whose leader runs in this process. The rest of the leader's lease is not known here, so
-    /// the caller is asked to wait for a whole lease.
+    /// The refusal of a copy whose leader runs in this process: the leader takes too long, or has too many followers.
+    /// The rest of the leader's lease is not known here, so the caller is asked to wait for a whole lease.
     fn busy(&self) -> Reason {
         Reason::Busy { retry_after: self.terms.lease.into() }
     }

@@ -8,7 +8,7 @@ use hapax::Gate;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GatewayStop {
     pub(super) kind: StopKind,
-    /// How many releases the store had not confirmed.
+    /// How many grants were still being given back.
     pub(super) unconfirmed_releases: usize,
 }
 
