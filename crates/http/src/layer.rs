@@ -9,13 +9,14 @@ use http::{HeaderName, Method, Response};
 use tower_layer::Layer;
 
 use crate::call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, Tenant, TenantScope};
-use crate::headers::is_storable;
+use crate::headers::{is_reserved, is_storable};
 use crate::key::{FindKey, KeyField, KeyMalformed};
 use crate::outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 use crate::problem::{Problem, ProblemDetails, ShowProblem};
 use crate::service::Idempotency;
 
-/// Protects the `POST` and `PATCH` requests of an inner service: one request of each key reaches the inner service.
+/// Protects the `POST` and `PATCH` requests of an inner service. A copy of a request that is running or answered does
+/// not reach the inner service. After a response that means *not applied*, the next copy reaches it again.
 ///
 /// # Order of layers
 /// The handler runs in a task of its own and is never cancelled. So every layer that may drop the handler must be
@@ -30,7 +31,7 @@ use crate::service::Idempotency;
 /// | load shedding | outside | a rejected request ends with an error, which means *unknown* |
 /// | compression | outside | compression sees `Accept-Encoding: identity` and does nothing |
 /// | trace, metrics | outside | replays are not counted |
-/// | another `IdempotencyLayer` | nowhere | the inner one passes the request on |
+/// | another `IdempotencyLayer` | nowhere | the inner one protects nothing, and logs a warning |
 /// | `Router::nest` of axum | inside, or outside with the feature `axum` | the prefix is missing from the fingerprint |
 ///
 /// ```
@@ -151,7 +152,7 @@ impl UnscopedLayer {
         self.scope_with(scope)
     }
 
-    /// Finds the caller of a request with a value of the trait.
+    /// As [`scope`](Self::scope), with a type of your own that implements [`MakeScope`].
     #[must_use]
     pub fn scope_with(self, scope: impl MakeScope) -> IdempotencyLayer {
         let config = LayerConfig {
@@ -239,7 +240,8 @@ impl IdempotencyLayer {
         self.change(|config| config.key_required = false)
     }
 
-    /// Compares payloads with a closure over the request and its body.
+    /// Makes the fingerprint of a payload with a closure over the head of the request and its body. Payloads with the
+    /// same fingerprint count as the same.
     #[must_use]
     pub fn fingerprint(
         self,
@@ -248,7 +250,8 @@ impl IdempotencyLayer {
         self.fingerprint_with(fingerprint)
     }
 
-    /// Compares payloads with a value of the trait. The default is a [`RawFingerprint`].
+    /// As [`fingerprint`](Self::fingerprint), with a [`RawFingerprint`], which is the default, or with a type of your
+    /// own.
     #[must_use]
     pub fn fingerprint_with(self, fingerprint: impl MakeFingerprint) -> Self {
         self.change(|config| config.fingerprint = Arc::new(fingerprint))
@@ -285,19 +288,20 @@ impl IdempotencyLayer {
         self.older_fingerprint_with(fingerprint)
     }
 
-    /// As [`older_fingerprint`](Self::older_fingerprint), with a value of the trait.
+    /// As [`older_fingerprint`](Self::older_fingerprint), with a [`RawFingerprint`] or a type of your own.
     #[must_use]
     pub fn older_fingerprint_with(self, fingerprint: impl MakeFingerprint) -> Self {
         self.change(|config| config.older_fingerprint = Some(Arc::new(fingerprint)))
     }
 
-    /// Decides the outcome of responses that declare none with a closure over the head of the response.
+    /// Decides the outcome of a response with a closure over its head. The closure is asked only about responses that
+    /// declare no [`Outcome`].
     #[must_use]
     pub fn outcome(self, outcome: impl Fn(&ResponseParts) -> Outcome + Send + Sync + 'static) -> Self {
         self.outcome_with(outcome)
     }
 
-    /// Decides the outcome of responses that declare none with [`StatusOutcomes`].
+    /// As [`outcome`](Self::outcome), with a [`StatusOutcomes`], which is the default, or with a type of your own.
     #[must_use]
     pub fn outcome_with(self, outcome: impl JudgeOutcome) -> Self {
         self.change(|config| config.outcome = Arc::new(outcome))
@@ -312,7 +316,7 @@ impl IdempotencyLayer {
         self.problem_with(problem)
     }
 
-    /// Makes the responses of refused requests with [`ProblemDetails`].
+    /// As [`problem`](Self::problem), with a [`ProblemDetails`], which is the default, or with a type of your own.
     #[must_use]
     pub fn problem_with(self, problem: impl ShowProblem) -> Self {
         self.change(|config| config.problem = Arc::new(problem))
@@ -324,12 +328,15 @@ impl IdempotencyLayer {
         self.change(|config| config.methods = methods.into_iter().collect())
     }
 
-    /// Also stores the header of this name. Content-Type, Content-Language, Content-Disposition, Content-Encoding with
-    /// Vary, Location, ETag, Link and Retry-After are always stored.
+    /// Also stores the header of this name. Content-Type, Content-Language, Content-Disposition, Content-Encoding,
+    /// Location, ETag, Link and Retry-After are stored anyway, and so is Vary if there is a Content-Encoding. A value
+    /// of 64 KiB or more is left out.
     ///
     /// # Errors
-    /// `Invalid` for headers that belong to one connection, one moment or one client: hop-by-hop and framing fields,
-    /// Date, Set-Cookie and authentication challenges.
+    /// - `Invalid` for headers that belong to one connection, one moment or one client: hop-by-hop and framing fields,
+    ///   Date, Set-Cookie and authentication challenges.
+    /// - `Invalid` for headers that only Hapax sets: `Idempotent-Replayed`, `Idempotency-Key-Expires`, and all whose
+    ///   names begin with `Hapax-`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -351,8 +358,11 @@ impl IdempotencyLayer {
     /// ```
     pub fn store_header(self, name: HeaderName) -> Result<Self, Error> {
         if !is_storable(&name) {
-            let message = format!("{name} belongs to one connection, moment or client, and cannot be stored");
-            return Err(Error::new(ErrorKind::Invalid, message));
+            let why = match is_reserved(&name) {
+                true => "only Hapax sets it",
+                false => "it belongs to one connection, moment or client",
+            };
+            return Err(Error::new(ErrorKind::Invalid, format!("{name} cannot be stored: {why}")));
         }
         Ok(self.change(|config| config.store_headers.push(name)))
     }

@@ -21,7 +21,7 @@
 //!
 //! Five traits of one required method each change a decision of the layer: [`MakeScope`], [`FindKey`],
 //! [`MakeFingerprint`], [`JudgeOutcome`] and [`ShowProblem`]. Each has two methods of the layer: `key` takes a closure,
-//! and `key_with` takes a value of the trait, for instance a [`KeyField`].
+//! and `key_with` takes a type that implements the trait, for instance a [`KeyField`].
 
 mod answer;
 #[cfg(feature = "axum")]
