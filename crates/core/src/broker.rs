@@ -1,4 +1,4 @@
-//! The seams of layer 2: where messages come from, how they are settled, and what processes them.
+//! The seams of the worker: where messages come from, how they are settled, and what processes them.
 //!
 //! ```text
 //! Source ── next(room) ──► Event::Deliveries ──► worker ──► Process ──► Verdict ──┐

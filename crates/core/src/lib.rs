@@ -8,8 +8,8 @@
 //! lease.rs    gets grants, keeps their leases renewed, and gives them back
 //! gate.rs     layer 1: begin → run → complete → answer
 //! ledger.rs   layer 2: a row that commits with the effect: claim → handler → finish → COMMIT
-//! broker.rs   what the worker of layer 2 needs from a broker, and from what processes the messages
-//! worker.rs   the worker of layer 2: message → process → acknowledge
+//! broker.rs   what the worker needs from a broker, and from what processes the messages
+//! worker.rs   message → process → acknowledge
 //! outbox.rs   what the relay of layer 3 needs from a database with an outbox, and from what it publishes to
 //! relay.rs    layer 3: open row → publish → mark
 //! journal.rs  keeps completions that the store has not confirmed

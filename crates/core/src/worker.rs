@@ -1,4 +1,7 @@
-//! The worker of layer 2: takes messages from a source, has each one processed once, and acknowledges it afterwards.
+//! The worker takes messages from a source, passes each to a [`Process`], and acknowledges it afterwards.
+//!
+//! A broker may deliver a message again, and then the worker passes it on again. The `Process` recognizes the copy by a
+//! ledger (layer 2), or by a gate (layer 1) as in `hapax worker`.
 //!
 //! ```text
 //! Source ──► identity ──► order ──► batch ──► Process ──► rules ─┬─ Finish ──► watermark ──► Settle
@@ -6,6 +9,9 @@
 //!                                                                ├─ GiveBack ─────────────► Settle
 //!                                                                └─ Hold, PauseAll, Alone ─► order
 //! ```
+//!
+//! The watermark is for sources that acknowledge a prefix, such as Kafka. Other sources settle each message. A worker
+//! that stops gives back what would go to `order` again.
 //!
 //! ```text
 //! identity.rs   key, tenant and fingerprint of a message
@@ -20,7 +26,7 @@
 //! burials.rs    dead letters that are not confirmed
 //! extension.rs  the leases of deliveries
 //! redrive.rs    the lane of dead letters that are to be processed again
-//! reopen.rs     lets the message of a dead letter run again, where a record of layer 1 forbids it
+//! reopen.rs     lets the message of a dead letter run again, where a record of the gate forbids it
 //! engine.rs     one task that decides, and the tasks that it starts
 //! ```
 
@@ -68,7 +74,8 @@ pub struct WorkerSettings {
     /// About how many bytes of messages are held at most. Each message counts as 1 KiB more than its own bytes, which
     /// is about what the worker needs for it. Default: 64 MiB.
     pub max_held_bytes: usize,
-    /// How often a message that panics alone is run again before it becomes a dead letter. Default: 8.
+    /// A message becomes a dead letter when it has panicked this many times in a batch of its own. A panic in a batch
+    /// with other messages does not count; each of them then runs alone. Default: 8.
     pub max_panics: u32,
     /// How long a worker that stops waits for what runs. Default: 25 s.
     pub drain: Duration,
@@ -93,8 +100,8 @@ impl Default for WorkerSettings {
 
 /// A worker between a source of messages and what processes them.
 ///
-/// Several workers with one source name and one namespace share the work: the broker gives each message to one of them,
-/// and the ledger lets its effect happen once.
+/// Several workers with one source name and one namespace share the work. The broker gives each message to one of them.
+/// The ledger or the gate recognizes a message that it gives to two.
 pub struct Worker {
     source: Box<dyn Source>,
     parts: WorkerParts,
@@ -104,7 +111,7 @@ pub struct Worker {
 struct WorkerParts {
     process: Arc<dyn Process>,
     dead: Arc<dyn DeadLetters>,
-    /// Where the letters are that keep their ordering keys back.
+    /// The store of the dead letters whose ordering keys wait. None if no key waits.
     parked: Option<Arc<dyn DeadLetterStore>>,
     identity: MessageIdentity,
     settings: WorkerSettings,
@@ -170,12 +177,15 @@ impl WorkerBuilder {
         self
     }
 
-    /// Lets the messages of an ordering key wait as long as one of the key is a dead letter of this source: until an
-    /// operator removes the letter, or its redrive ends well. Otherwise the key goes on. `letters` is also where the
-    /// worker writes its dead letters. A batch then has at most one message of a key.
+    /// Lets the messages of an ordering key wait while this source has a dead letter of that key. The wait ends when an
+    /// operator removes the letter, or when its redrive ends well. Without this call, the later messages of the key go
+    /// on. A batch has at most one message of a key.
     ///
-    /// Messages that wait are held, within the room of the worker. A source that acknowledges a prefix commits nothing
-    /// behind them. [`build`](Self::build) refuses letters that do not tell their ordering keys.
+    /// `letters` must be the store into which the `dead` of [`Worker::builder`] writes. With another store no key ever
+    /// waits, and nothing checks that.
+    ///
+    /// Messages that wait count towards `max_held` and `max_held_bytes`. A source that acknowledges a prefix commits
+    /// nothing behind them. [`build`](Self::build) refuses a store that does not tell the ordering keys of its letters.
     #[must_use]
     pub fn park(mut self, letters: Arc<dyn DeadLetterStore>) -> Self {
         self.parked = Some(letters);
@@ -199,9 +209,10 @@ impl WorkerBuilder {
     /// Builds the worker.
     ///
     /// # Errors
-    /// - `Invalid` without an identity, or if a setting that counts something is 0.
-    /// - `Invalid` if keys are to be parked, and the dead letters do not tell which ordering keys they belong to. Those
-    ///   in Redis do not.
+    /// - `Invalid` without an identity.
+    /// - `Invalid` if `concurrency`, `batch`, `max_held`, `max_held_bytes` or `max_panics` is 0.
+    /// - `Invalid` after [`park`](Self::park) with a store that does not tell the ordering keys of its letters. Redis
+    ///   does not.
     /// - `Invalid` without a runtime and without the feature `tokio`.
     ///
     /// # Panics
@@ -210,8 +221,9 @@ impl WorkerBuilder {
         let invalid = |message| Error::new(ErrorKind::Invalid, message);
         let identity = self.identity.ok_or_else(|| invalid("a worker needs an identity, which has its namespace"))?;
         let settings = self.settings;
-        if settings.concurrency == 0 || settings.batch == 0 || settings.max_held == 0 || settings.max_held_bytes == 0 {
-            return Err(invalid("a worker cannot do anything with a concurrency, batch or room of 0"));
+        let WorkerSettings { concurrency, batch, max_held, max_held_bytes, max_panics, .. } = settings;
+        if [concurrency, batch, max_held, max_held_bytes].contains(&0) || max_panics == 0 {
+            return Err(invalid("concurrency, batch, max_held, max_held_bytes and max_panics must be above 0"));
         }
         if self.parked.as_ref().is_some_and(|letters| !letters.tells_ordering_keys()) {
             // Otherwise every key would wait for ever.

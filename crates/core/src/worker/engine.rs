@@ -42,8 +42,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a source may take until it asks for nothing more.
 const STOP_READING_WITHIN: Duration = Duration::from_secs(2);
 
-/// The longest pause before a source that failed is asked again. Meanwhile the worker does not learn that lanes are
-/// revoked, and the time to finish what runs there is short.
+/// The longest pause before a source that failed is asked again. It is short, because during the pause the worker does
+/// not learn that the broker takes lanes away, and running messages of these lanes should still end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A message that the worker holds.
@@ -70,12 +70,12 @@ fn is_letter(delivery: &Delivery) -> bool {
     delivery.id.lane == redrive::lane()
 }
 
-/// How the message is acknowledged. Each letter has an end of its own.
+/// How the message is acknowledged. Redriven letters are acknowledged one by one, whatever the source does.
 fn acknowledges(capability: &Capability, delivery: &Delivery) -> Acknowledges {
     if is_letter(delivery) { redrive::capability().acknowledges } else { capability.acknowledges }
 }
 
-/// What a message must be processed in order with.
+/// Messages with the same key run one after the other. None if the message has no order.
 fn order_key(delivery: &Delivery) -> Option<OrderKey> {
     let key = delivery.message.ordering_key.clone()?;
     let topic = (!is_letter(delivery)).then(|| Arc::clone(&delivery.id.lane.topic));
@@ -108,12 +108,13 @@ pub(super) struct Engine {
     parking: Option<Parking>,
 
     batches: usize,
-    /// Since when something may run that does not run.
+    /// Since when a message is ready to run and waits for a free place or for others of its batch.
     ready_since: Option<Duration>,
     /// Nothing starts before.
     paused_until: Duration,
-    /// When the source may be asked again, after how many failures in a row.
+    /// The number of failures of the source in a row.
     source_failures: u32,
+    /// When the source is asked again after a failure.
     source_due: Duration,
     measured_at: Option<Duration>,
     /// When the log may say again that a batch does not end.
@@ -202,7 +203,7 @@ impl Engine {
                 EngineInput::TimeIsUp => {}
             }
             if self.stop.is_some() && !has_stopped_reading {
-                // A source that does not manage it in time may get back what is given back.
+                // A source that still reads after this may receive the messages again that the worker gives back.
                 timeout(&*self.runtime, STOP_READING_WITHIN, source.stop_reading()).await;
                 has_stopped_reading = true;
             }
@@ -210,8 +211,8 @@ impl Engine {
         self.close(source).await
     }
 
-    /// Waits for the next input. The source comes first: what it reports is bounded by the room, and the loop takes all
-    /// reports before each wait.
+    /// Waits for the next input. An event of the source comes first if several inputs are ready. It does not starve the
+    /// others: the room bounds what a source delivers, and before each wait the loop takes the reports of all tasks.
     async fn wait(
         &self,
         source: &mut dyn Source,

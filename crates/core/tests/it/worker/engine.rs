@@ -296,16 +296,27 @@ fn a_lag_is_shown_as_the_broker_tells_it_and_an_unknown_one_is_not_shown() {
 }
 
 #[test]
-fn a_worker_with_nothing_to_run_at_once_is_refused() {
+fn a_worker_with_a_number_of_0_is_refused() {
     let time = VirtualTime::new(1);
     let process = time.process();
     let counter = Arc::new(SlowCounter { runtime: Arc::clone(&process) as _, done: AtomicUsize::new(0) });
     let broker = MemoryBroker::prefix(Arc::clone(&process) as _, 1);
-    let mut settings = WorkerSettings::default();
-    settings.concurrency = 0;
     let builder = || Worker::builder(broker.source(), Arc::clone(&counter) as _, Arc::new(MemoryDeadLetters::new()));
     let builder = || builder().runtime(Arc::clone(&process) as _);
     assert!(builder().build().is_err(), "without a namespace");
-    let identity = MessageIdentity::new("group").unwrap();
-    assert!(builder().identity(identity).settings(settings).build().is_err());
+    let build = |settings| builder().identity(MessageIdentity::new("group").unwrap()).settings(settings).build();
+    assert!(build(WorkerSettings::default()).is_ok());
+    let numbers: [(&str, fn(&mut WorkerSettings)); 5] = [
+        ("concurrency", |settings| settings.concurrency = 0),
+        ("batch", |settings| settings.batch = 0),
+        ("max_held", |settings| settings.max_held = 0),
+        ("max_held_bytes", |settings| settings.max_held_bytes = 0),
+        ("max_panics", |settings| settings.max_panics = 0),
+    ];
+    for (name, set_to_zero) in numbers {
+        let mut settings = WorkerSettings::default();
+        set_to_zero(&mut settings);
+        let error = build(settings).expect_err(name);
+        assert!(error.to_string().contains(name), "{name}: {error}");
+    }
 }
