@@ -1,17 +1,24 @@
-//! Records in Redis or Valkey, one key each. The server's clock is the only clock.
+//! Records in Redis or Valkey, one key each. Only the server's clock decides when a lease or a record expires.
 //!
 //! ```text
-//! begin     SET record NX GET PX lifetime    one write of two native commands: only a server that shows the new header
-//!           GETRANGE header                  has granted; a second round trip if there was an open record
-//! renew     renew.lua                        one script and one round trip each; a row of the protocol that the script
-//! complete  complete.lua                     does not implement is decided by the machine
-//! swap      swap.lua
-//! read      read.lua
+//! begin     SET record NX GET PX lifetime, GETRANGE header    sent together, one round trip
+//! renew     renew.lua                                         one round trip
+//! complete  complete.lua                                      one round trip
+//! swap      swap.lua                                          one round trip
+//! read      read.lua                                          one round trip
 //! ```
 //!
-//! A value is the record as [`Record::encode`] writes it. It contains no timestamp: the remaining lease follows from
-//! the key's time to live and the lifetime in the record's header. A call that is cancelled, or whose connection
-//! breaks, fails with `Unknown`. The store never sends a call twice.
+//! - A begin is granted if the header that GETRANGE returns is the new one. A nil reply to SET alone does not prove it.
+//!   If an open record was there, `read.lua` reads it with its remaining lease, in a second round trip.
+//! - `complete.lua` decides the rows C1, C2 and C6 of the protocol. In every other case it returns the stored record.
+//!   The machine decides about that record; if it must be replaced, the caller reads and swaps.
+//! - A value is the record as [`Record::encode`] writes it. It does not contain the time at which the lease began: the
+//!   remaining lease follows from the key's time to live and the lifetime in the header.
+//! - A call whose connection breaks after it was sent fails with `Unknown`. If the future of a call is dropped, the call
+//!   may still be applied.
+//! - The store never repeats a call that may have been applied. It sends a script again in full if the server does not
+//!   know the script, and a begin again if the record vanished before it was read.
+//! - The first token of a record comes from this host's clock, if that is within a second of the server's clock.
 
 mod call_error;
 mod dead;
@@ -74,7 +81,7 @@ pub struct Redis {
     links: Vec<Link>,
 }
 
-/// How often a begin tries again because the record vanished between its two round trips.
+/// How many times a begin is tried, if each time the record that it found vanishes before it is read.
 const TRIES: usize = 8;
 
 impl Redis {
@@ -111,7 +118,8 @@ impl Redis {
         &self.links[usize::from(rk.as_bytes()[15]) % self.links.len()]
     }
 
-    /// The time that a first token is drawn from: this host's clock, or the server's clock if the two differ.
+    /// The time that a first token is drawn from: this host's clock, or the server's clock if the two differ by more
+    /// than a second.
     async fn token_time(&self, link: &Link) -> Result<Timestamp> {
         if !self.monitor.is_clock_known() {
             link.connect().await?;
@@ -148,8 +156,9 @@ impl Store for Redis {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
                         return Ok(Inserted::Found(value::observe_completed(record, now)));
                     }
-                    // An open record needs its remaining lease. A value that cannot be decoded may be the reply to
-                    // another call: a script's reply names its call.
+                    // `read.lua` follows in both cases: for the remaining lease of an open record, and for a value that
+                    // cannot be decoded. Such a value may be the reply to another call, and a reply of `read.lua` has
+                    // the number of its call.
                     Ok(_) | Err(_) => None,
                 },
                 // The server refused before it read the record, and reads still work: an existing record can be
@@ -164,7 +173,10 @@ impl Store for Redis {
                 (None, None) => {}
             }
         }
-        Err(Error::new(ErrorKind::NotApplied, "the record vanished in each of 8 attempts to read it; try again"))
+        Err(Error::new(
+            ErrorKind::NotApplied,
+            "8 times in a row a record was found and had expired when read; try again",
+        ))
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
@@ -182,8 +194,8 @@ impl Store for Redis {
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RedisKey::of(rk));
         let absent = value::observe_absent(self.monitor.wall_now());
-        // The completed record is the same whatever is stored now, so the machine derives it for an absent record. An
-        // age of zero keeps the machine from refusing it as too old, and the server accepts no lifetime of zero.
+        // The record that a completion writes does not depend on what is stored, so the machine is asked about an
+        // absent record. With an age of zero the machine always gives a change. The server accepts no lifetime of zero.
         let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
         let Decision::Change(change, _) = machine::complete(&absent, &young) else {
             return Ok(Completed::Gone);
