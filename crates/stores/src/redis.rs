@@ -14,8 +14,8 @@
 //!   The machine decides about that record; if it must be replaced, the caller reads and swaps.
 //! - A value is the record as [`Record::encode`] writes it. It does not contain the time at which the lease began: the
 //!   remaining lease follows from the key's time to live and the lifetime in the header.
-//! - A call whose connection breaks after it was sent fails with `Unknown`. If the future of a call is dropped, the call
-//!   may still be applied.
+//! - A call whose connection breaks after it was sent fails with `Unknown`. A call whose future is dropped may still be
+//!   applied.
 //! - The store never repeats a call that may have been applied. It sends a script again in full if the server does not
 //!   know the script, and a begin again if the record vanished before it was read.
 //! - The first token of a record comes from this host's clock, if that is within a second of the server's clock.
@@ -173,10 +173,7 @@ impl Store for Redis {
                 (None, None) => {}
             }
         }
-        Err(Error::new(
-            ErrorKind::NotApplied,
-            "8 times in a row a record was found and had expired when read; try again",
-        ))
+        Err(Error::new(ErrorKind::NotApplied, "8 times in a row, a record was found but gone when read; try again"))
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {

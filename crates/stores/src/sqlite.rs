@@ -3,9 +3,10 @@
 //! ```text
 //! begin, renew, complete, swap ─► writer thread: BEGIN IMMEDIATE, all waiting steps, COMMIT (fsync), then the replies
 //! read, the search of a sweep  ─► reader thread: committed data only, without waiting for the writer
-//!                                checkpoint thread: moves the log into the file while the writer continues
+//!                                checkpoint thread: copies the write-ahead log into the file
 //! ```
 //!
+//! Writers do not wait for a checkpoint, unless the write-ahead log has grown to 64 MiB.
 //! Waiting callers share one transaction and one fsync. Each gets its reply after that fsync.
 //! The store's clock is the runtime's wall clock.
 
@@ -131,7 +132,7 @@ impl Sqlite {
     }
 }
 
-/// The threads of a store, one for each connection.
+/// The writer and the reader of a store, and the file that they use. The writer's work also owns the checkpoint thread.
 #[derive(Debug)]
 struct Threads {
     writer: DatabaseThread,
@@ -149,7 +150,7 @@ impl Threads {
         writer.busy_timeout(connection::BUSY_TIMEOUT).map_err(|error| connection::unusable(path, error))?;
         let reader = connection::open(path)?;
         let checkpoints = Checkpoints::start(connection::open(path)?, &**runtime)?;
-        // All three have the same file open.
+        // Fails if the path was replaced while the three connections were opened: they might have different files.
         file.check()?;
         log_owner::note(path);
         let opened = |connection| FileConnection { connection, file: file.clone() };
@@ -230,7 +231,8 @@ impl Inspect for Sqlite {
             return Ok(Vec::new());
         }
         let message =
-            "SQLite does not sync its log before it replies; a power failure could lose a recorded effect".into();
+            "SQLite replies before its write-ahead log is on the disk; a power failure could lose a recorded effect"
+                .into();
         Ok(vec![Finding { severity: Severity::Refuse, message }])
     }
 

@@ -1,4 +1,5 @@
-//! Moves the write-ahead log into the file, on its own thread and connection, so that no group of steps waits for it.
+//! Copies the write-ahead log into the file, on its own thread and connection. Writers wait only for a checkpoint that
+//! restarts a long log.
 
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
