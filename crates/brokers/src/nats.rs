@@ -51,21 +51,25 @@ pub use self::sink::{NatsSink, NatsSinkConfig};
 pub use self::url::NatsUrl;
 
 /// How long to wait for messages while none has a lease to extend.
-const NOTHING_WAITS: Duration = Duration::from_secs(3600);
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// The messages of a stream for one durable consumer of NATS JetStream. Needs a server from 2.9 on.
 ///
-/// An existing durable consumer is used as it is, if it acknowledges each message explicitly and has no `max_deliver`:
-/// each delivery counts for that, also one that no worker began. A missing one is created when the source connects. One
-/// that is deleted later ends the worker: with it, the server forgot what is finished.
+/// A missing durable consumer is created when the source connects. An existing one must be a pull consumer with
+/// explicit acknowledgements, whole messages and no `max_deliver`; otherwise [`connect`](Self::connect) fails.
+/// `max_deliver` also counts deliveries that no worker began, so the server would drop messages that were never
+/// processed. If the consumer is deleted later, the worker ends, because the server has forgotten which messages are
+/// finished.
 ///
-/// With an order, one worker at a time keeps it, also when it stops or crashes and when its connection breaks: new
-/// messages then wait until everything has arrived that the server had sent, which may take as long as a lease. Several
-/// workers on one durable consumer cannot keep it: the server gives later messages to one while an earlier one is with
-/// the other. For order across workers, use a consumer with a filter for each worker, or Kafka.
+/// If messages have an order, run only one worker on the durable consumer. It keeps the order also when it stops or
+/// crashes, and when its connection breaks. After that, new messages wait until all earlier ones have arrived that the
+/// server had sent, which may take as long as a lease. Two workers on one consumer do not keep the order: the server
+/// gives a later message to one of them while the other has an earlier one. The source does not prevent that; it only
+/// logs a warning when it connects. For order across workers, use a consumer with a filter for each worker, or Kafka.
 ///
 /// A message that the driver of NATS cannot read becomes a dead letter, if the user may read the stream by
-/// `$JS.API.STREAM.MSG.GET`: it has a damage, and its headers are in the header `Hapax-Unreadable-Headers`.
+/// `$JS.API.STREAM.MSG.GET`. The header `Hapax-Unreadable-Headers` of the letter's message has the headers that could
+/// not be read.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
@@ -85,13 +89,13 @@ pub struct NatsSource {
     reader: Reader,
     /// Messages that arrived and found no room yet.
     waiting: VecDeque<Delivery>,
-    /// Messages that wait until nothing is missing that was sent before.
+    /// Messages that wait, for the sake of the order, until all earlier ones have arrived.
     early: VecDeque<Delivery>,
     /// When their leases are extended next.
     extend_at: Duration,
     /// Whether messages have an order.
     is_ordered: bool,
-    /// Whether nothing is asked for any more.
+    /// Whether the source has stopped asking for messages.
     has_stopped: bool,
     settle: Arc<NatsSettle>,
     runtime: Arc<dyn Runtime>,
@@ -156,7 +160,7 @@ impl NatsSource {
         if self.waiting.is_empty() && self.early.is_empty() {
             self.extend_at = delivery.leased_until.unwrap_or_default().saturating_sub(self.settle.lease() * 2 / 3);
         }
-        // In the order of the stream: what was missing may lie between those that wait for it.
+        // In the order of the stream: a message that was missing may belong between two that wait.
         let place = |delivery: &Delivery| message::sequence_of(&delivery.id.handle);
         let at = self.early.partition_point(|other| place(other) <= place(&delivery));
         if is_early || at > 0 { self.early.insert(at, delivery) } else { self.waiting.push_back(delivery) }
@@ -239,7 +243,7 @@ impl Source for NatsSource {
             self.extend_waiting().await;
             let has_none = self.waiting.is_empty() && self.early.is_empty();
             let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
-            let pause = if has_none { NOTHING_WAITS } else { pause };
+            let pause = if has_none { LONGEST_WAIT } else { pause };
             if self.has_stopped {
                 self.runtime.sleep(pause).await;
                 continue;

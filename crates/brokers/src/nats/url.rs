@@ -14,10 +14,10 @@ use crate::errors::invalid;
 ///
 /// | parameter | |
 /// |---|---|
-/// | `durable=NAME` | the durable consumer; it is created if it is missing. One with a `max_deliver` is refused |
+/// | `durable=NAME` | the durable consumer; it is created if it is missing. A consumer with `max_deliver` is refused |
 /// | `filter=SUBJECT` | the subjects that a created consumer delivers; all of the stream by default |
 /// | `ack-wait=SECONDS` | the lease of a created consumer, 30 by default |
-/// | `order=header:NAME` | the header whose value orders messages; by default they have no order. One worker at a time keeps it, several on one durable consumer cannot |
+/// | `order=header:NAME` | the header whose value orders messages; by default they have no order. Run only one worker on the durable consumer then: several do not keep the order |
 /// | `password-file=PATH`, `token-file=PATH` | a file with the password or the token, instead of one in the URL |
 /// | `creds-file=PATH` | a file with the JWT and the seed of a user, as `nsc` writes it |
 /// | `nkey-file=PATH` | a file with the seed of an NKey of a user |
