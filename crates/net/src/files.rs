@@ -25,7 +25,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// Reads a file with a secret.
 ///
 /// # Errors
-/// `Unusable` if it cannot be read, everybody can read it, or others can write it.
+/// `Unusable` if it cannot be read, if its group can write it, or if other users have any right to it.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
     check_secret(path)?;
     read(path)
@@ -42,7 +42,7 @@ pub fn read_secret_line(path: &Path) -> Result<String> {
 /// Checks the permissions of a file with a secret. Does not open it.
 ///
 /// # Errors
-/// `Unusable` if there is no such file, everybody can read it, or others can write it.
+/// `Unusable` if there is no such file, if its group can write it, or if other users have any right to it.
 pub fn check_secret(path: &Path) -> Result<()> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(&error))?;
     // A directory is open to others, and that is not the cause.

@@ -2,7 +2,7 @@
 //!
 //! | feature | |
 //! |---|---|
-//! | `files` | [`files`]: reads the files that a user names, and secrets only if others can neither read nor write them |
+//! | `files` | [`files`]: reads the files that a user names, and refuses a secret to which other users have a right |
 //! | `http` | [`http`]: a client of HTTP/1.1 that says whether a byte of a request may have left |
 //! | `tls` | [`tls`]: TLS for clients, and certificates in PEM |
 //! | `url` | [`url`]: URLs with several hosts, credentials and parameters |

@@ -49,7 +49,8 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// The settings of a client. Reads the files.
 ///
 /// # Errors
-/// `Unusable` if a file cannot be used, others can read or write the key, or the system has no authorities.
+/// `Unusable` if a file cannot be used, the key is refused as by [`files::read_secret`], or the system has no
+/// authorities.
 pub fn client_config(trust: ServerTrust, files: &TlsFiles) -> Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(unusable_settings)?;
@@ -129,7 +130,7 @@ fn certificates_in(pem: &[u8], file: &Path) -> Result<Vec<CertificateDer<'static
 /// Reads a private key.
 ///
 /// # Errors
-/// `Unusable` if the file cannot be read, others can read or write it, or it has no key.
+/// As [`files::read_secret`], and `Unusable` if the file has no key.
 pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let pem = read(file, files::read_secret)?;
     let none = || unusable(format!("{} contains no private key in PEM", file.display()));

@@ -36,7 +36,7 @@ pub struct UrlShape {
     pub hosts: HostCount,
     /// Who may log in.
     pub login: Login,
-    /// Whether it has a path in any case.
+    /// Whether a `/` must follow the hosts. The path behind it may still be empty.
     pub needs_path: bool,
     /// The names of the parameters.
     pub parameters: &'static [&'static str],
@@ -54,17 +54,17 @@ pub enum HostCount {
 /// Who may log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Login {
-    /// The server has a user of its own for a password without a name.
+    /// A password needs no user name: the server has a user of its own for it.
     AnyUser,
-    /// A password has a name.
+    /// A password needs a user name.
     NamedUser,
-    /// A password has a name. A name without a password is a token, and as secret as a password.
+    /// A password needs a user name. A user name without a password is a token, and as secret as a password.
     NamedUserOrToken,
 }
 
 /// The parts of a URL such as `nats://user:password@host:4222,other:4222/stream?durable=billing`.
 ///
-/// `Display` writes a password as `***`, and shows the port of each host.
+/// `Display` writes `***` instead of a password, a token and the parameter `pass`, and shows the port of each host.
 ///
 /// ```
 /// use hapax_net::url::{HostCount, Login, UrlShape};
@@ -200,7 +200,8 @@ impl ServerUrl {
         TlsFiles { ca: path("ca"), identity: path("cert").zip(path("key")) }
     }
 
-    /// Whether the connection is encrypted: `tls=yes`, or a file for TLS is named.
+    /// Whether the URL demands TLS: by `tls=yes`, or because it names a file for TLS. If not, the server may still demand
+    /// it.
     ///
     /// # Errors
     /// `Invalid` if `tls` is neither `yes` nor `no`, or a file is named beside `tls=no`.
@@ -227,7 +228,7 @@ impl ServerUrl {
     /// The user and the password, which may be in a file.
     ///
     /// # Errors
-    /// `Unusable` if the file cannot be read, or others can read or write it.
+    /// As [`read_secret_line`].
     pub fn credentials(&self) -> Result<Credentials> {
         let password = match self.parameter("password-file") {
             Some(path) => Some(read_secret_line(path)?),
@@ -258,7 +259,7 @@ pub fn read(path: &str) -> Result<Vec<u8>> {
 /// Reads a file with a secret that the URL names.
 ///
 /// # Errors
-/// `Unusable` if it cannot be read, everybody can read it, or others can write it.
+/// `Unusable` if it cannot be read, if its group can write it, or if other users have any right to it.
 pub fn read_secret(path: &str) -> Result<Vec<u8>> {
     files::read_secret(Path::new(path)).map_err(|error| unusable(path, &error))
 }
