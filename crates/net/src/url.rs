@@ -200,8 +200,8 @@ impl ServerUrl {
         TlsFiles { ca: path("ca"), identity: path("cert").zip(path("key")) }
     }
 
-    /// Whether the URL demands TLS: by `tls=yes`, or because it names a file for TLS. If not, the server may still demand
-    /// it.
+    /// Whether the URL demands TLS: by `tls=yes`, or because it names a file for TLS. If not, the server may demand TLS
+    /// all the same.
     ///
     /// # Errors
     /// `Invalid` if `tls` is neither `yes` nor `no`, or a file is named beside `tls=no`.

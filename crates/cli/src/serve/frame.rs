@@ -30,8 +30,9 @@ pub(crate) struct FrameSettings {
     pub(crate) admin: AdminConfig,
     /// The files with the server certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
-    /// How long connections are accepted after a stop signal, and how long the whole stop may take.
+    /// How long connections are accepted after a stop signal.
     pub(crate) drain_delay: Duration,
+    /// How long the whole stop may take.
     pub(crate) drain: Duration,
     /// The end of the log line for a stop signal that arrives before the start is complete.
     pub(crate) nothing_done: &'static str,
@@ -50,7 +51,7 @@ pub(crate) struct ProcessFrame {
 
 impl ProcessFrame {
     /// Handles the stop signals, starts the log and the metrics, and opens what the process needs. `open` may block as
-    /// long as a file is a pipe with nobody at its other end. Returns None if a stop signal arrives before the end.
+    /// long as a file is a pipe with nobody at its other end. Returns None if a stop signal arrives before all is open.
     ///
     /// # Errors
     /// If a file cannot be used, or those of `open`.
@@ -99,7 +100,8 @@ impl ProcessFrame {
         self.shutdown.wait(self.stop.first.cancelled()).await;
     }
 
-    /// Ends the process at once, after the second stop signal.
+    /// Ends the process after the second stop signal: waits only until the log is written. If that takes longer than a
+    /// second, the thread of the stop signals ends the process.
     pub(crate) fn exit_at_once(&self) -> ! {
         logs::end_with(self.shutdown.left(), logs::report_missing);
         process::exit(1)

@@ -26,7 +26,8 @@ impl Shutdown {
         self.began.get().is_some()
     }
 
-    /// How much longer the limit must be than the delay, so that running requests get time: as much as the reserve.
+    /// How much longer the limit must be than the delay: one reserve for running requests, and one for the end of the
+    /// stop.
     pub(crate) fn least_margin(limit: Duration) -> Duration {
         2 * reserve(limit)
     }
@@ -46,7 +47,7 @@ impl Shutdown {
         self.limit.saturating_sub(self.delay + reserve(self.limit))
     }
 
-    /// The rest of that time.
+    /// How long running requests may still take. During the delay, this includes the rest of the delay.
     pub(crate) fn left_for_requests(&self) -> Duration {
         self.left().saturating_sub(reserve(self.limit))
     }

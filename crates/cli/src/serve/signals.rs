@@ -89,7 +89,7 @@ pub(crate) struct Reloads<L, C> {
     pub(crate) certificate: Option<C>,
 }
 
-/// Opens the files again at each SIGHUP, also at one that arrived before. Ends never.
+/// Opens the files again at each SIGHUP, also at one that arrived before. Never returns.
 pub(crate) async fn at_each<L, C>(mut hangups: Signal, reloads: Reloads<L, C>)
 where
     L: Fn() + Clone + Send + 'static,
@@ -103,9 +103,9 @@ where
     }
     while hangups.recv().await.is_some() {
         if what.is_empty() {
-            tracing::info!("SIGHUP: neither --log-file nor --tls-cert is set, so the gateway opens no file again");
+            tracing::info!("SIGHUP: there is no log file and no server certificate to open again");
         } else {
-            tracing::info!("SIGHUP: the gateway opens {what} again");
+            tracing::info!("SIGHUP: opening {what} again");
         }
         if let Some(open) = &reloads.log {
             // Before the certificate is loaded: in the old file nobody looks for the lines about it. An error is a

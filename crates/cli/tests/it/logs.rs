@@ -338,13 +338,13 @@ async fn a_hangup_signal_reports_no_success_for_a_file_that_it_does_not_open() {
     gateway.terminate();
     gateway.wait_for_exit();
     let reported = reopenings(&read(&old));
-    let is_expected = reported.len() == 2 && reported[0] == "SIGHUP: the gateway opens the log file again";
+    let is_expected = reported.len() == 2 && reported[0] == "SIGHUP: opening the log file again";
     assert!(is_expected && reported[1].starts_with("cannot open the log file"), "{reported:?}");
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     kill_process(gateway.pid(), Signal::HUP).unwrap();
     gateway.terminate();
     let reported = reopenings(&gateway.wait_for_exit().1);
-    let nothing = "SIGHUP: neither --log-file nor --tls-cert is set, so the gateway opens no file again";
+    let nothing = "SIGHUP: there is no log file and no server certificate to open again";
     assert_eq!(reported, [nothing]);
 }
 
