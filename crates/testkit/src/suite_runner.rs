@@ -31,10 +31,12 @@ pub struct SuiteBackend<C: AnyCase> {
 
 type RunCase<C> = dyn Fn(C) -> io::Result<()> + Send + Sync;
 
-/// Without which a case is ignored.
+/// When the cases of a backend do not run.
 #[derive(Clone, Copy)]
 pub(crate) struct Conditions<K: 'static> {
+    /// The capabilities that the backend lacks, each with the reason. A case that needs one is ignored.
     pub(crate) lacks: &'static [(K, &'static str)],
+    /// The service that the backend needs. If it is missing, every case is ignored or fails.
     pub(crate) service: Option<&'static str>,
 }
 
@@ -57,15 +59,16 @@ impl<C: AnyCase> SuiteBackend<C> {
         self
     }
 
-    /// Names the service that the backend needs. If [`required`](crate::servers::required) does not find the service,
-    /// every case is ignored with the reason, or fails.
+    /// Names the service that the backend needs. If the service is missing, every case is ignored with the reason, or
+    /// fails if `HAPAX_REQUIRE` names the service. If the service is broken, every case fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
         self.conditions.service = Some(service);
         self
     }
 
-    /// Runs this many cases at once, unless the arguments say otherwise: those of a real service mostly wait.
+    /// Runs this many cases at once, because cases on a real service mostly wait. One number holds for the whole test
+    /// binary: that of its arguments, or else the largest number of its backends.
     #[must_use]
     pub fn at_once(mut self, cases: usize) -> Self {
         self.at_once = cases;

@@ -1,5 +1,5 @@
-//! The cases for [`Store`](hapax_core::Store): one line each, with the clause of `store/contract.md` that the case
-//! tests.
+//! The cases for [`Store`](hapax_core::Store): one line each, with the number of the clause that the case tests. The
+//! clauses are in [`contract`](hapax_core::store::contract).
 
 mod assertions;
 mod clock;
