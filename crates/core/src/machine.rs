@@ -14,7 +14,7 @@
 //! InProgress               ──► Indeterminate   begin after the lease expired, policy `Hold`; hold
 //! InProgress,Indeterminate ──► Released        release, cancel: not applied
 //! Indeterminate            ──► Released        resolve: not done
-//! InProgress,Indeterminate ──► Dead            bury: too many attempts
+//! InProgress,Indeterminate ──► Dead            bury: no further attempt is permitted
 //! Dead                     ──► Released        reopen
 //! (none), any open state   ──► Completed       complete
 //! Indeterminate            ──► Completed       resolve: done
@@ -227,7 +227,7 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
     }
 }
 
-/// Decides a cancellation: rows X1 to X3. It gives back the grant that a begin of this owner has, and that no handler
+/// Decides a cancellation: rows X1 to X3. It gives back the grant that a begin of this owner got, and that no handler
 /// uses.
 ///
 /// It does not stop a begin that arrives later, so the caller cancels once more. The attempt may not know the token of

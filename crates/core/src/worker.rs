@@ -100,8 +100,8 @@ impl Default for WorkerSettings {
 
 /// A worker between a source of messages and what processes them.
 ///
-/// Several workers with one source name and one namespace share the work. The broker gives each message to one of them.
-/// The ledger or the gate recognizes a message that it gives to two.
+/// Several workers with one source name and one namespace share the work: the broker gives each message to one of them.
+/// If it gives a message to two, the ledger or the gate recognizes the copy.
 pub struct Worker {
     source: Box<dyn Source>,
     parts: WorkerParts,

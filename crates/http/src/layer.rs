@@ -16,7 +16,8 @@ use crate::problem::{Problem, ProblemDetails, ShowProblem};
 use crate::service::Idempotency;
 
 /// Protects the `POST` and `PATCH` requests of an inner service. A copy of a request that is running or answered does
-/// not reach the inner service. After a response that means *not applied*, the next copy reaches it again.
+/// not reach the inner service. The next copy reaches it again after a response that means *not applied*, and under the
+/// policy `retry` also if the outcome is unknown.
 ///
 /// # Order of layers
 /// The handler runs in a task of its own and is never cancelled. So every layer that may drop the handler must be
