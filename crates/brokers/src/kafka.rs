@@ -17,6 +17,7 @@
 mod config;
 mod failures;
 mod lanes;
+mod note;
 mod poller;
 mod progress;
 mod rebalance;

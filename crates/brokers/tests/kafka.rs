@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
+#[path = "common/kafka_added.rs"]
+mod added;
 #[cfg(feature = "kafka-tls")]
 #[path = "common/authority.rs"]
 mod authority;
@@ -29,6 +31,12 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
+use added::{
+    a_group_of_the_consumer_protocol_skips_nothing_in_a_partition_that_is_added,
+    a_group_that_starts_at_the_end_skips_nothing_in_a_partition_that_is_added,
+    a_group_that_starts_at_the_end_skips_nothing_in_a_partition_that_was_added_while_it_was_away,
+    of_two_workers_that_start_at_the_end_none_reads_what_was_there,
+};
 use common::{DEADLINE, closed, event, is_quiet, room, runtime, settle, some, take, text, texts};
 #[cfg(feature = "kafka-tls")]
 use logins::a_broker_with_a_private_authority_is_trusted_and_sees_the_client;
@@ -74,6 +82,10 @@ fn main() -> ExitCode {
         a_group_passes_what_no_consumer_sees_as_it_ends,
         a_group_that_starts_at_the_end_misses_nothing_after_it,
         a_group_of_the_consumer_protocol_that_starts_at_the_end_misses_nothing_after_it,
+        a_group_that_starts_at_the_end_skips_nothing_in_a_partition_that_is_added,
+        a_group_of_the_consumer_protocol_skips_nothing_in_a_partition_that_is_added,
+        a_group_that_starts_at_the_end_skips_nothing_in_a_partition_that_was_added_while_it_was_away,
+        of_two_workers_that_start_at_the_end_none_reads_what_was_there,
         a_running_worker_starts_a_topic_again_that_was_created_again,
         a_running_worker_starts_a_shorter_topic_again_that_was_created_again,
         a_running_worker_of_the_consumer_protocol_starts_a_topic_again_that_was_created_again,
@@ -93,10 +105,11 @@ fn client_config(hosts: &str) -> ClientConfig {
     config
 }
 
-/// A topic of its own, and a group of the same name.
+/// A topic of its own, and a group, of the same name at first.
 struct Fixture {
     hosts: String,
     topic: &'static str,
+    group: &'static str,
     producer: BaseProducer,
 }
 
@@ -113,7 +126,7 @@ impl Fixture {
         let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
         let created = admin.create_topics([&new], &options).await.unwrap();
         assert_eq!(created, [Ok(topic.to_owned())]);
-        Self { hosts, topic, producer: config.create().unwrap() }
+        Self { hosts, topic, group: topic, producer: config.create().unwrap() }
     }
 
     /// The producer knows the leader epochs of an earlier topic.
@@ -137,23 +150,15 @@ impl Fixture {
     }
 
     fn url(&self, parameters: &str) -> KafkaUrl {
-        let topic = self.topic;
-        format!("kafka://{}/{topic}?group={topic}{parameters}", self.hosts).parse().unwrap()
+        format!("kafka://{}/{}?group={}{parameters}", self.hosts, self.topic, self.group).parse().unwrap()
     }
 
     async fn source(&self, parameters: &str) -> KafkaSource {
-        let begun = Instant::now();
-        loop {
-            match KafkaSource::connect(&self.url(parameters), runtime()).await {
-                Ok(source) => return source,
-                // A new topic has no leader for a moment.
-                Err(error) => assert!(begun.elapsed() < DEADLINE, "{error:?}"),
-            }
-        }
+        connect(&self.url(parameters)).await
     }
 
     fn observer(&self) -> BaseConsumer {
-        ClientConfig::new().set("bootstrap.servers", &self.hosts).set("group.id", self.topic).create().unwrap()
+        ClientConfig::new().set("bootstrap.servers", &self.hosts).set("group.id", self.group).create().unwrap()
     }
 
     /// The offsets that the group has committed, as an administrator reads them.
@@ -173,6 +178,17 @@ impl Fixture {
             if let Offset::Offset(offset) = known { Some(offset) } else { None }
         };
         (0..partitions).map(offset).collect()
+    }
+}
+
+async fn connect(url: &KafkaUrl) -> KafkaSource {
+    let begun = Instant::now();
+    loop {
+        match KafkaSource::connect(url, runtime()).await {
+            Ok(source) => return source,
+            // A new topic has no leader for a moment.
+            Err(error) => assert!(begun.elapsed() < DEADLINE, "{error:?}"),
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+use super::note::OffsetNote;
 use super::progress::LaneProgress;
-use super::topics::TopicId;
 
 /// A topic and a partition.
 pub(super) type Partition = (Arc<str>, i32);
@@ -25,14 +25,15 @@ pub(super) type Partition = (Arc<str>, i32);
 /// A partition that is taken up.
 pub(super) struct TakenUp {
     pub(super) partition: Partition,
-    pub(super) topic: Option<TopicId>,
+    /// None if the broker tells no ids of topics.
+    pub(super) note: Option<OffsetNote>,
     pub(super) progress: LaneProgress,
 }
 
 /// An offset for the broker, which belongs to one topic of that name.
 pub(super) struct DoneOffset {
     pub(super) partition: Partition,
-    pub(super) topic: Option<TopicId>,
+    pub(super) note: Option<OffsetNote>,
     pub(super) offset: i64,
 }
 
@@ -74,8 +75,8 @@ pub(super) struct AssignedLanes {
 
 pub(super) struct AssignedLane {
     pub(super) lane: Lane,
-    /// The topic, if the broker tells its id.
-    topic: Option<TopicId>,
+    /// What each commit tells, if the broker tells the id of the topic.
+    note: Option<OffsetNote>,
     arrived: VecDeque<Delivery>,
     bytes: usize,
     pub(super) progress: LaneProgress,
@@ -91,7 +92,7 @@ impl AssignedLane {
     fn new(taken: TakenUp, lane: Lane, now: Duration) -> Self {
         Self {
             lane,
-            topic: taken.topic,
+            note: taken.note,
             arrived: VecDeque::new(),
             bytes: 0,
             progress: taken.progress,
@@ -111,7 +112,7 @@ impl AssignedLane {
     }
 
     fn offset(&self, partition: &Partition, offset: i64) -> DoneOffset {
-        DoneOffset { partition: partition.clone(), topic: self.topic, offset }
+        DoneOffset { partition: partition.clone(), note: self.note, offset }
     }
 
     /// Takes the next delivery if there is room for it.

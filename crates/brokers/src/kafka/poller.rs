@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use super::failures::{ConnectionFailures, fetch_metadata};
 use super::lanes::SharedLanes;
-use super::rebalance::{Rebalancer, bare_list, list, note_positions};
+use super::rebalance::{KnownTopic, Rebalancer, bare_list, list, note_positions};
 use super::{KafkaUrl, config};
 use crate::errors::{not_applied, unusable};
 
@@ -92,7 +92,8 @@ fn connect(
     let consumer = create(url, context)?;
     for topic in &names {
         let metadata = fetch_metadata(&consumer, &consumer.context().failures, topic, &is_awaited)?;
-        check_topic(&metadata, topic)?;
+        let partitions = check_topic(&metadata, topic)?;
+        consumer.context().known.lock().insert((*topic).to_owned(), KnownTopic { id: None, partitions });
     }
     let cluster = consumer.client().fetch_cluster_id(PATIENCE);
     let cluster = cluster.ok_or_else(|| not_applied("the Kafka broker does not tell the id of its cluster"))?;
@@ -113,9 +114,10 @@ fn subscribe(consumer: &BaseConsumer<Rebalancer>, url: &KafkaUrl) -> Result<()> 
     consumer.subscribe(&names).map_err(|error| unusable("cannot subscribe to topics of Kafka").caused_by(error))
 }
 
-fn check_topic(metadata: &Metadata, topic: &str) -> Result<()> {
+/// The number of partitions of a topic.
+fn check_topic(metadata: &Metadata, topic: &str) -> Result<i32> {
     let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let has_partitions = found.is_some_and(|found| !found.partitions().is_empty());
+    let partitions = found.map_or(0, |found| found.partitions().len());
     match found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from) {
         Some(RDKafkaErrorCode::LeaderNotAvailable) => {
             Err(not_applied(format!("the topic `{topic}` has no leader yet")))
@@ -123,7 +125,7 @@ fn check_topic(metadata: &Metadata, topic: &str) -> Result<()> {
         Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             Err(unusable(format!("the Kafka broker denies access to the topic `{topic}`")))
         }
-        None if has_partitions => Ok(()),
+        None if partitions > 0 => Ok(i32::try_from(partitions).unwrap_or(i32::MAX)),
         Some(_) | None => Err(unusable(format!("the Kafka broker has no topic `{topic}`: create it first"))),
     }
 }
@@ -349,7 +351,7 @@ mod tests {
     async fn a_panic_of_the_thread_takes_the_lanes_away_and_ends_the_source() {
         let lanes = SharedLanes::new(Arc::new(Tokio::current()));
         let progress = LaneProgress::new(None);
-        lanes.add(vec![TakenUp { partition: ("orders".into(), 0), topic: None, progress }]);
+        lanes.add(vec![TakenUp { partition: ("orders".into(), 0), note: None, progress }]);
         fail_on_panic(&lanes, || panic!("in the driver"));
         let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
         assert!(matches!(lanes.next(&room), Ok(Some(Event::Lost { lanes })) if lanes.len() == 1));

@@ -20,14 +20,22 @@ use super::topics::{SeenTopics, TopicId};
 use super::url::Start;
 use crate::errors::{not_applied, unknown, unusable};
 
+/// A topic as this member found it first.
+#[derive(Clone, Copy)]
+pub(super) struct KnownTopic {
+    /// A topic with another one was created while the group ran.
+    pub(super) id: Option<TopicId>,
+    /// The number of its partitions. Those behind them were added while the group ran.
+    pub(super) partitions: i32,
+}
+
 pub(super) struct Rebalancer {
     pub(super) lanes: Arc<SharedLanes>,
     pub(super) start: Start,
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
     pub(super) failures: ConnectionFailures,
-    /// The first ids that this member has seen. A topic with another one was created while the group ran.
-    pub(super) known: Mutex<HashMap<String, TopicId>>,
+    pub(super) known: Mutex<HashMap<String, KnownTopic>>,
     /// The topics that this driver has found, and those that were missing.
     pub(super) seen: Mutex<SeenTopics>,
 }
@@ -59,7 +67,7 @@ impl Rebalancer {
         self.topics.get(topic).map(|topic| (Arc::clone(topic), partition))
     }
 
-    fn partitions(&self, list: &TopicPartitionList) -> Vec<Partition> {
+    pub(super) fn partitions(&self, list: &TopicPartitionList) -> Vec<Partition> {
         list.elements().iter().filter_map(|element| self.partition(element.topic(), element.partition())).collect()
     }
 
@@ -113,12 +121,12 @@ pub(super) fn note_positions(consumer: &BaseConsumer<Rebalancer>, lanes: &Shared
 
 pub(super) fn list(offsets: &[DoneOffset]) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(offsets.len());
-    for DoneOffset { partition: (topic, partition), topic: id, offset } in offsets {
+    for DoneOffset { partition: (topic, partition), note, offset } in offsets {
         let mut element = list.add_partition(topic, *partition);
         // Fails only for an offset that no message has.
         let _ = element.set_offset(Offset::Offset(*offset));
-        if let Some(id) = id {
-            element.set_metadata(id.to_string());
+        if let Some(note) = note {
+            element.set_metadata(note.to_string());
         }
     }
     list

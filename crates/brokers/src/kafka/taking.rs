@@ -1,7 +1,9 @@
 //! Takes up partitions: at the offset of the group, where a group without one starts, or at the first message of a
 //! topic that was created again.
 
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, RebalanceProtocol};
@@ -10,9 +12,10 @@ use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::debug;
 
-use super::lanes::{DoneOffset, TakenUp};
+use super::lanes::{DoneOffset, Partition, TakenUp};
+use super::note::OffsetNote;
 use super::progress::LaneProgress;
-use super::rebalance::{Rebalancer, list, note_positions, number};
+use super::rebalance::{Rebalancer, bare_list, list, note_positions, number};
 use super::topics::{self, FoundTopics, TopicId, differ};
 use super::url::Start;
 use crate::errors::not_applied;
@@ -32,30 +35,28 @@ const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 impl Rebalancer {
     /// Reads partitions from where they are to be taken up.
     pub(super) fn take_up(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
-        let committed = self.patiently(|| committed(consumer, given))?;
         let found = self.patiently(|| self.find_topics(consumer, PATIENCE))?;
-        let mut known = self.known.lock().clone();
+        let of_group = self.patiently(|| committed(consumer, &self.with_others(given)))?;
+        let began_with: HashMap<&str, i32> =
+            found.iter().map(|(topic, id)| (&**topic, self.began_with(&of_group, topic, *id))).collect();
         let (mut assigned, mut taken) = (TopicPartitionList::new(), Vec::new());
-        for element in committed.elements() {
-            let Some(partition) = self.partition(element.topic(), element.partition()) else { continue };
+        for element in given.elements() {
+            let (topic, number) = (element.topic(), element.partition());
+            let Some(partition) = self.partition(topic, number) else { continue };
             let mut start = Offset::Beginning;
             // A topic that was deleted since the group gave it away has no lane.
-            if let Some(id) = found.get(element.topic()) {
-                let unread = TakenUp { partition, topic: *id, progress: LaneProgress::new(None) };
-                // A topic that was created while the group ran has nothing that `start=latest` is to skip.
-                let is_renewed = differ(known.get(element.topic()).copied(), *id);
-                let begun = self.begin(consumer, &element, unread, is_renewed)?;
+            if let (Some(id), Some(committed)) = (found.get(topic), of_group.find_partition(topic, number)) {
+                let began_with = began_with.get(topic).copied();
+                let note = id.map(|topic| OffsetNote { topic, began_with });
+                let unread = TakenUp { partition, note, progress: LaneProgress::new(None) };
+                let is_added = began_with.is_some_and(|began_with| number >= began_with);
+                let begun = self.begin(consumer, &committed, unread, is_added)?;
                 start = begun.progress.done().map_or(start, Offset::Offset);
                 taken.push(begun);
             }
-            assigned.add_partition_offset(element.topic(), element.partition(), start)?;
+            assigned.add_partition_offset(topic, number, start)?;
         }
-        for (topic, id) in &found {
-            if let Some(id) = id {
-                known.entry(topic.clone()).or_insert(*id);
-            }
-        }
-        *self.known.lock() = known;
+        self.note_ids(&found);
         self.lanes.add(taken);
         match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(&assigned)?,
@@ -67,15 +68,49 @@ impl Rebalancer {
         consumer.resume(&assigned)
     }
 
-    /// Where a partition is taken up.
+    /// These partitions, and the others of their topics.
+    fn with_others(&self, given: &TopicPartitionList) -> TopicPartitionList {
+        let known = self.known.lock();
+        let mut all: BTreeSet<Partition> = BTreeSet::new();
+        for (topic, partition) in self.partitions(given) {
+            let count = known.get(&*topic).map_or(0, |known| known.partitions);
+            all.extend((0..count).chain([partition]).map(|partition| (Arc::clone(&topic), partition)));
+        }
+        bare_list(&all.into_iter().collect::<Vec<_>>())
+    }
+
+    /// How many partitions a topic had as the group began to read it. One that was created again while the group ran
+    /// had none.
+    fn began_with(&self, of_group: &TopicPartitionList, topic: &str, id: Option<TopicId>) -> i32 {
+        let known = self.known.lock().get(topic).copied();
+        if differ(known.and_then(|known| known.id), id) {
+            return 0;
+        }
+        let notes = of_group.elements_for_topic(topic).iter().filter_map(note).collect::<Vec<_>>();
+        if notes.iter().any(|note| differ(Some(note.topic), id)) {
+            return 0;
+        }
+        let recorded = notes.iter().filter_map(|note| note.began_with);
+        // Of two members that begin at the same time one may have found fewer.
+        recorded.chain(known.map(|known| known.partitions)).min().unwrap_or(i32::MAX)
+    }
+
+    fn note_ids(&self, found: &FoundTopics) {
+        for (topic, known) in self.known.lock().iter_mut() {
+            known.id = known.id.or(found.get(topic).copied().flatten());
+        }
+    }
+
+    /// Where a partition is taken up. What is in one that was added while the group ran belongs to the group.
     fn begin(
         &self,
         consumer: &BaseConsumer<Self>,
         committed: &TopicPartitionListElem<'_>,
         unread: TakenUp,
-        is_renewed: bool,
+        is_added: bool,
     ) -> KafkaResult<TakenUp> {
-        let is_of_another = differ(recorded_topic(committed), unread.topic);
+        let topic_of = |note: Option<OffsetNote>| note.map(|note| note.topic);
+        let is_of_another = differ(topic_of(note(committed)), topic_of(unread.note));
         let offset = number(committed.offset()).filter(|_| !is_of_another);
         if offset.is_some() {
             return Ok(TakenUp { progress: LaneProgress::new(offset), ..unread });
@@ -83,7 +118,7 @@ impl Rebalancer {
         if is_of_another {
             self.say_renewed(&unread.partition.0);
         }
-        if is_of_another || is_renewed {
+        if is_added {
             let (topic, partition) = &unread.partition;
             let watermarks = consumer.fetch_watermarks(topic, *partition, CHECKED_WITHIN);
             let first = watermarks.map(|(first, _)| LaneProgress::uncommitted(first));
@@ -100,7 +135,7 @@ impl Rebalancer {
     fn skip(&self, consumer: &BaseConsumer<Self>, unread: TakenUp) -> KafkaResult<TakenUp> {
         let (topic, partition) = &unread.partition;
         let (_, end) = self.patiently(|| consumer.fetch_watermarks(topic, *partition, PATIENCE))?;
-        let skipped = list(&[DoneOffset { partition: unread.partition.clone(), topic: unread.topic, offset: end }]);
+        let skipped = list(&[DoneOffset { partition: unread.partition.clone(), note: unread.note, offset: end }]);
         self.patiently(|| consumer.commit(&skipped, CommitMode::Sync))?;
         Ok(TakenUp { progress: LaneProgress::new(Some(end)), ..unread })
     }
@@ -138,7 +173,9 @@ impl Rebalancer {
     pub(super) fn commit_last(&self, consumer: &BaseConsumer<Self>, mut done: Vec<DoneOffset>) -> KafkaResult<()> {
         // An offset whose topic cannot be checked names the topic, so that it counts for no other one.
         if let Ok(found) = self.find_topics(consumer, CHECKED_WITHIN) {
-            done.retain(|done| found.get(&*done.partition.0).is_some_and(|id| !differ(done.topic, *id)));
+            done.retain(|done| {
+                found.get(&*done.partition.0).is_some_and(|id| !differ(done.note.map(|note| note.topic), *id))
+            });
         }
         if done.is_empty() { Ok(()) } else { consumer.commit(&list(&done), CommitMode::Sync) }
     }
@@ -165,8 +202,7 @@ fn committed(consumer: &BaseConsumer<Rebalancer>, given: &TopicPartitionList) ->
     Ok(committed)
 }
 
-/// The topic of which an offset was committed.
-fn recorded_topic(committed: &TopicPartitionListElem<'_>) -> Option<TopicId> {
+fn note(committed: &TopicPartitionListElem<'_>) -> Option<OffsetNote> {
     // The driver panics if they are not UTF-8, and another program may have written them.
-    catch_unwind(AssertUnwindSafe(|| TopicId::of_metadata(committed.metadata()))).ok().flatten()
+    catch_unwind(AssertUnwindSafe(|| OffsetNote::of_metadata(committed.metadata()))).ok().flatten()
 }

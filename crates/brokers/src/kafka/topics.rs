@@ -20,24 +20,19 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::types::RDKafkaRespErr;
 
-/// What the metadata of a committed offset begins with.
-const LABEL: &str = "hapax topic=";
-
 /// The id of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TopicId(u128);
 
 impl TopicId {
-    /// The id in the metadata of a committed offset. None in those of other programs.
-    pub(super) fn of_metadata(metadata: &str) -> Option<Self> {
-        u128::from_str_radix(metadata.strip_prefix(LABEL)?, 16).ok().map(Self)
+    pub(super) fn of_text(text: &str) -> Option<Self> {
+        u128::from_str_radix(text, 16).ok().map(Self)
     }
 }
 
-/// As metadata of a committed offset.
 impl fmt::Display for TopicId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{LABEL}{:032x}", self.0)
+        write!(f, "{:032x}", self.0)
     }
 }
 
@@ -166,14 +161,6 @@ fn checked(error: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_metadata_of_an_offset_tell_the_topic() {
-        let id = TopicId(7 << 64);
-        assert_eq!(TopicId::of_metadata(&id.to_string()), Some(id));
-        assert_eq!(TopicId::of_metadata(""), None);
-        assert_eq!(TopicId::of_metadata("000000000000000700000000000000"), None);
-    }
 
     /// Whether a driver that has found these in turn is outdated.
     fn is_outdated(looks: &[Option<Option<TopicId>>]) -> bool {

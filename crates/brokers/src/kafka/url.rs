@@ -16,7 +16,7 @@ use crate::errors::invalid;
 /// | parameter | |
 /// |---|---|
 /// | `group=NAME` | the consumer group |
-/// | `start=earliest` | where a group without a committed offset starts, `earliest` by default; `latest` skips what is there as a partition is taken up for the first time, also in a partition that was added to the topic, and needs `skip-existing=yes` |
+/// | `start=earliest` | where a group without a committed offset starts, `earliest` by default; `latest` skips what is there as a partition is taken up for the first time, and needs `skip-existing=yes`. Nothing is skipped in a partition that was added after the group had begun; before Kafka 2.8 only a worker that runs meanwhile knows that |
 /// | `protocol=classic` | how the group assigns partitions: `classic` with cooperative assignment by default, or `consumer` (KIP-848, Kafka 4.0 or later) |
 /// | `member=NAME` | static membership: a name that no other running process of the group has; a restart within the session timeout then moves no partition |
 /// | `session-timeout=SECONDS` | when the group takes a silent member for dead, 45 by default; for `protocol=consumer` the broker decides |

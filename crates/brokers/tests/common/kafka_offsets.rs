@@ -18,7 +18,7 @@ use crate::Fixture;
 use crate::common::{DEADLINE, event, room, settle, take, text, texts};
 
 impl Fixture {
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
+    pub(crate) fn admin(&self) -> AdminClient<DefaultClientContext> {
         ClientConfig::new().set("bootstrap.servers", &self.hosts).create().unwrap()
     }
 
@@ -54,10 +54,16 @@ impl Fixture {
     }
 
     /// Reads on until the group has committed this offset of the first partition. Nothing may arrive meanwhile.
-    async fn until_committed(&self, source: &mut KafkaSource, offset: i64) {
-        let begun = Instant::now();
-        while self.committed(1) != [Some(offset)] {
-            assert!(begun.elapsed() < DEADLINE, "{:?} and not {offset}", self.committed(1));
+    pub(crate) async fn until_committed(&self, source: &mut KafkaSource, offset: i64) {
+        self.until_all_committed(source, &[offset]).await;
+    }
+
+    /// Reads on until the group has committed these offsets, one of each partition. Nothing may arrive meanwhile.
+    pub(crate) async fn until_all_committed(&self, source: &mut KafkaSource, offsets: &[i64]) {
+        let (begun, partitions) = (Instant::now(), i32::try_from(offsets.len()).unwrap());
+        let committed = || self.committed(partitions).into_iter().flatten().collect::<Vec<_>>();
+        while committed() != offsets {
+            assert!(begun.elapsed() < DEADLINE, "{:?} and not {offsets:?}", committed());
             stay_quiet(source).await;
         }
     }
@@ -81,7 +87,7 @@ impl Fixture {
     }
 
     /// Takes what arrives until each of these numbers has. Settles everything.
-    async fn take_numbers(&self, source: &mut KafkaSource, numbers: std::ops::Range<usize>) {
+    pub(crate) async fn take_numbers(&self, source: &mut KafkaSource, numbers: std::ops::Range<usize>) {
         let (settler, mut seen) = (source.settler(), BTreeSet::new());
         while !numbers.clone().all(|number| seen.contains(&number.to_string())) {
             match event(source, room(50)).await {

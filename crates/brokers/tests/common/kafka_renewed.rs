@@ -8,8 +8,8 @@ use hapax_brokers::KafkaSource;
 use hapax_core::broker::{Event, Settlement, Source};
 use hapax_testkit::servers::KafkaServer;
 
-use crate::Fixture;
-use crate::common::{event, is_quiet, room, runtime, settle, text};
+use crate::common::{event, is_quiet, room, settle, text};
+use crate::{Fixture, connect};
 
 /// Takes and settles this many messages. Returns them in the order of their arrival, each with its topic.
 async fn arrivals(source: &mut KafkaSource, count: usize) -> Vec<(String, String)> {
@@ -70,7 +70,7 @@ pub(crate) async fn a_topic_that_was_created_again_after_restarts_of_the_broker_
     let kept = Fixture::on(hosts.clone(), "kept", 1, 1).await;
     let renewed = Fixture::on(hosts.clone(), "renewed", 1, 1).await;
     let url = format!("kafka://{hosts}/kept,renewed?group=both&session-timeout=6").parse().unwrap();
-    let mut source = KafkaSource::connect(&url, runtime()).await.unwrap();
+    let mut source = connect(&url).await;
     for number in 0..4 {
         if number > 0 {
             server.kill();

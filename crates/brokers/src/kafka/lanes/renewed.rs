@@ -17,7 +17,7 @@ impl SharedLanes {
     /// Returns the topics of the former. They were found after `asked_at`.
     pub(in crate::kafka) fn confirm(&self, found: &FoundTopics, asked_at: Duration) -> BTreeSet<Arc<str>> {
         let is_lost = |partition: &Partition, lane: &AssignedLane| match found.get(&*partition.0) {
-            Some(id) => differ(lane.topic, *id),
+            Some(id) => differ(lane.note.map(|note| note.topic), *id),
             None => true,
         };
         let mut state = self.state();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kafka::topics::FoundTopics;
+use crate::kafka::topics::{FoundTopics, TopicId};
 
 fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -11,7 +11,8 @@ fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
 }
 
 fn taken_up(partition: &Partition, topic: Option<TopicId>) -> TakenUp {
-    TakenUp { partition: partition.clone(), topic, progress: LaneProgress::new(None) }
+    let note = topic.map(|topic| OffsetNote { topic, began_with: None });
+    TakenUp { partition: partition.clone(), note, progress: LaneProgress::new(None) }
 }
 
 fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize) -> usize {
@@ -64,7 +65,7 @@ fn a_late_leave_of_a_generation_before_does_not_end_the_wait_for_the_new_one() {
 }
 
 fn topic(id: u8) -> Option<TopicId> {
-    TopicId::of_metadata(&format!("hapax topic={id:032x}"))
+    TopicId::of_text(&id.to_string())
 }
 
 fn found(id: Option<TopicId>) -> FoundTopics {
