@@ -92,3 +92,87 @@ impl LostAlone {
         self.losses.iter().filter(|loss| loss.is_again).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// After this many deliveries, of a consumer that waits 30 s for an acknowledgement.
+    fn info(deliveries: u64) -> consumer::Info {
+        let sequences = |consumer| json!({ "consumer_seq": consumer, "stream_seq": 9 });
+        serde_json::from_value(json!({
+            "stream_name": "s", "name": "d", "created": "2026-01-01T00:00:00Z", "delivered": sequences(deliveries),
+            "config": { "deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant",
+                "ack_wait": 30_000_000_000_u64, "num_replicas": 1 },
+            "ack_floor": sequences(0), "num_ack_pending": 1, "num_redelivered": 0, "num_waiting": 0, "num_pending": 0,
+        }))
+        .unwrap()
+    }
+
+    /// Asks for so many, and is cut off after this delivery was sent.
+    fn cut(lost: &mut LostAlone, asked: usize, sent: u64, now: u64) -> bool {
+        lost.asked(asked);
+        lost.cut(&info(sent), seconds(now), seconds(now))
+    }
+
+    #[test]
+    fn a_message_that_is_lost_alone_again_after_its_lease_never_arrives() {
+        let mut lost = LostAlone::new(&info(0));
+        assert!(!cut(&mut lost, 10, 10, 0), "among others");
+        assert!(!cut(&mut lost, 1, 11, 35));
+        lost.arrived(12);
+        lost.came_again(seconds(36), seconds(30));
+        assert!(cut(&mut lost, 1, 13, 70));
+        assert_eq!(lost.lost_again(), 1);
+        assert!(cut(&mut lost, 1, 14, 100));
+        assert_eq!(lost.lost_again(), 1);
+    }
+
+    #[test]
+    fn a_message_that_arrives_after_its_lease_was_only_late() {
+        let mut lost = LostAlone::new(&info(0));
+        assert!(!cut(&mut lost, 1, 1, 0));
+        lost.arrived(2);
+        lost.came_again(seconds(30), seconds(30));
+        assert!(!cut(&mut lost, 1, 3, 70), "it is another one");
+    }
+
+    #[test]
+    fn a_loss_before_the_lease_or_of_none_or_of_several_is_of_others() {
+        let mut lost = LostAlone::new(&info(0));
+        assert!(!cut(&mut lost, 1, 1, 0));
+        assert!(!cut(&mut lost, 1, 2, 29));
+        assert!(!cut(&mut lost, 1, 2, 40), "nothing was sent");
+        assert!(!cut(&mut lost, 5, 4, 40));
+        assert!(!cut(&mut lost, 0, 5, 40), "another worker got it");
+        lost.asked(1);
+        lost.found(1);
+        assert!(!lost.cut(&info(6), seconds(40), seconds(40)));
+        assert!(cut(&mut lost, 1, 7, 40));
+    }
+
+    #[test]
+    fn several_messages_are_told_apart_by_the_times_of_their_losses() {
+        let mut lost = LostAlone::new(&info(0));
+        for (sent, now, is_again) in [(1, 0, false), (2, 10, false), (3, 31, true), (4, 41, true)] {
+            assert_eq!(cut(&mut lost, 1, sent, now), is_again, "at {now}");
+        }
+        assert_eq!(lost.lost_again(), 2);
+        assert!(!cut(&mut lost, 1, 5, 60));
+        lost.nothing_is_missing();
+        assert!(!cut(&mut lost, 1, 6, 100));
+    }
+
+    #[test]
+    fn a_loss_is_forgotten_after_ten_leases() {
+        let mut lost = LostAlone::new(&info(0));
+        assert!(!cut(&mut lost, 1, 1, 0));
+        assert!(!cut(&mut lost, 1, 2, 351));
+    }
+}
