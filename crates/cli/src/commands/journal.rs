@@ -28,7 +28,7 @@ enum JournalCommand {
     ///
     /// A gateway or a worker leaves the answers of another store alone: a request of this store must not get the answer
     /// of a request that never ran here. Adopt them if this store has the records of that one, for instance because the
-    /// store got another address. An answer that is recorded leaves the journal.
+    /// store got another address. An answer that is recorded or has expired leaves the journal. The others stay.
     Adopt(AdoptArgs),
 }
 
@@ -86,6 +86,10 @@ pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {
         )));
     }
     println!("{}", adopted.told());
+    if adopted.kept > 0 {
+        let message = "answers stay in the journal; if this is not the store that replaced theirs, name that one";
+        return Err(CommandError::failed(anyhow!("{} {message}", adopted.kept)));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,31 +97,31 @@ pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {
 #[derive(Debug, Default)]
 struct AdoptedAnswers {
     recorded: usize,
-    /// The store has another answer for the key.
-    lost: usize,
+    /// The store has another attempt or answer for the key. They stay in the journal: this may be the wrong store.
+    kept: usize,
     /// The answer is older than its retention.
     expired: usize,
 }
 
 impl AdoptedAnswers {
     fn total(&self) -> usize {
-        self.recorded + self.lost + self.expired
+        self.recorded + self.kept + self.expired
     }
 
     fn told(&self) -> String {
-        let Self { recorded, lost, expired } = self;
+        let Self { recorded, kept, expired } = self;
         let mut told = format!("recorded: {recorded}");
-        if *lost > 0 {
-            told += &format!("; not recorded, because the key has another attempt or answer: {lost}");
+        if *kept > 0 {
+            told += &format!("; kept, because the key has another attempt or answer: {kept}");
         }
         if *expired > 0 {
-            told += &format!("; not recorded, because the answer has expired: {expired}");
+            told += &format!("; removed, because the answer has expired: {expired}");
         }
         told
     }
 }
 
-/// Records every answer of the journal. Stops at the first one that the store does not take; it stays with the rest.
+/// Records every answer of the journal. Stops if the store does not reply to one; it stays with the rest.
 async fn adopt(
     journal: &FileJournal,
     store: &OpenedStore,
@@ -127,7 +131,10 @@ async fn adopt(
     for (number, spilled) in request(journal.replay()).await? {
         match request(record(store, &spilled, runtime)).await? {
             Completed::Done | Completed::Already | Completed::Recreated => adopted.recorded += 1,
-            Completed::Lost(_) => adopted.lost += 1,
+            Completed::Lost(_) => {
+                adopted.kept += 1;
+                continue;
+            }
             Completed::Gone => adopted.expired += 1,
         }
         request(journal.done(number)).await?;

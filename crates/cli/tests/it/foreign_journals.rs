@@ -59,20 +59,32 @@ async fn the_answers_of_another_store_are_left_alone_and_adopted_by_a_command_th
         assert!(!refused.status.success(), "{refused:?}");
     }
     assert_eq!(metric(&gateway, "hapax_journal_foreign").await, "2");
-    let adopted = adopt(data_dir, &from, &store);
-    let told = String::from_utf8(adopted.stdout).unwrap();
-    assert!(adopted.status.success() && told.contains("recorded: 1; not recorded, because the key has"), "{told}");
+    // The command takes one answer, and no other one in place of what is recorded.
+    for told in ["recorded: 1; kept, because the key has another attempt or answer: 1", "recorded: 0; kept, because"] {
+        let adopted = adopt(data_dir, &from, &store);
+        let printed = String::from_utf8(adopted.stdout).unwrap();
+        assert!(adopted.status.code() == Some(1) && printed.contains(told), "{printed}");
+        // The gateway has counted the answers of the file at its start.
+        assert_eq!(metric(&gateway, "hapax_journal_foreign").await, "2");
+    }
     let got = gateway.post("/slow", "key-2", "{}").await.unwrap();
     assert!(got.is_replayed() && got.body.starts_with("answer "), "{}", got.body);
     let got = gateway.post("/slow", "key-1", "{}").await.unwrap();
     assert!(got.is_replayed() && got.body == "answer 3", "its own answer stands: {}", got.body);
     assert_eq!(api.count(), 3);
+    // The kept answer gets where it belongs.
+    let adopted = adopt(data_dir, &from, &from);
+    assert!(adopted.status.success() && adopted.stdout == b"recorded: 1\n", "{adopted:?}");
     assert_eq!(metric(&gateway, "hapax_journal_foreign").await, "0");
     assert_eq!(fs::read_dir(data_dir).unwrap().count(), left, "the file of the gateway that runs");
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     let command = format!("hapax journal adopt --data-dir '{data_dir}' --from '{from}' --store '{store}'");
     assert!(logs.contains(&command), "{command}: {logs}");
+    let gateway = Gateway::start(api.address, &from, &["--lease", "1s"]).await;
+    let got = gateway.post("/slow", "key-1", "{}").await.unwrap();
+    assert!(got.is_replayed() && got.body != "answer 3", "{}", got.body);
+    assert_eq!(api.count(), 3);
 }
 
 /// The journal has what a store needs that has lost everything.
