@@ -32,8 +32,8 @@ use crate::store::Finding;
 pub(crate) use attributes::{is_reserved_header, percent_encoded, rfc3339};
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
-    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow, Rewinds, RowId,
-    RowState, bucket_of,
+    BUCKETS, BucketCursor, EventRow, EventTopic, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow,
+    ReadRequest, Rewinds, RowId, RowState, bucket_of,
 };
 pub use sink::{Published, Sink};
 pub use template::TopicTemplate;
@@ -48,12 +48,14 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// Reads open rows: of each bucket those behind its cursor, in the order of their ids, up to its limit. One
     /// snapshot for all buckets, the parked keys and [`OpenRows::rewinds`].
     ///
-    /// It stops before the payloads exceed `bytes`, but returns at least one row if there is one. The buckets share the
-    /// bytes: the first row of each comes before the second one of any.
+    /// Rows that the request leaves out count towards no limit: the rows behind them are read instead.
+    ///
+    /// It stops before the payloads exceed the bytes of the request, but returns at least one row if there is one. The
+    /// buckets share the bytes: the first row of each comes before the second one of any.
     ///
     /// # Errors
     /// `NotApplied` if the database cannot be reached, `Unusable` if tables or rights are missing.
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows>;
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows>;
 
     /// Makes these rows published where they are open. A row in another state stays as it is, and so does one with
     /// another event. It waits for no other transaction, except for a republication that is beginning.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use hapax_core::Result;
-use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, Sink};
+use hapax_core::outbox::{EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, ReadRequest, Sink};
 use hapax_core::relay::Relay;
 use hapax_stores::{Postgres, PostgresOutbox, PostgresUrl};
 use tokio::sync::Notify;
@@ -46,9 +46,9 @@ impl TimedOutbox {
 
 #[async_trait]
 impl Outbox for TimedOutbox {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
         self.begun.get_or_init(Instant::now);
-        self.inner.read(cursors, bytes).await
+        self.inner.read(request).await
     }
 
     async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {

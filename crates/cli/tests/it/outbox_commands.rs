@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use hapax::ledger::Event;
-use hapax::outbox::{BUCKETS, BucketCursor, OpenRow, Outbox, ParkedRow, RowId};
+use hapax::outbox::{OpenRow, Outbox, ParkedRow, ReadRequest, RowId};
 use serde_json::{Value, json};
 
 use crate::dead_letters::objects;
@@ -36,8 +36,7 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
 }
 
 pub(crate) async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
-    let cursors = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(0), limit: 100 });
-    let mut rows = outbox.read(&cursors.collect::<Vec<_>>(), 1 << 20).await.unwrap().rows;
+    let mut rows = outbox.read(&ReadRequest::all_buckets(RowId(0), 100, 1 << 20)).await.unwrap().rows;
     rows.sort_by_key(|row| row.id);
     rows
 }

@@ -12,8 +12,8 @@ use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
-    BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
-    ParkedKey, ParkedRow, Reopened, Rewinds, RowId, RowState, bucket_of,
+    EventRow, Horizon, MarkedRows, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey,
+    ParkedRow, ReadRequest, Reopened, Rewinds, RowId, RowState, bucket_of,
 };
 use crate::record::Timestamp;
 use crate::runtime::Runtime;
@@ -24,20 +24,19 @@ use crate::runtime::Runtime;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> hapax::Result<()> {
 /// use std::sync::Arc;
-/// use hapax::outbox::{BucketCursor, MemoryOutbox, Outbox, OutgoingEvent, RowId, bucket_of};
+/// use hapax::outbox::{MemoryOutbox, Outbox, OutgoingEvent, ReadRequest, RowId};
 /// use hapax::runtime::Tokio;
 /// use hapax::EventId;
 ///
 /// let outbox = MemoryOutbox::new(Arc::new(Tokio::current()));
 /// let mut slow = outbox.begin();
 /// let event = OutgoingEvent::new(EventId::from_bytes([1; 16]), "transfers", "5");
-/// let bucket = bucket_of(&event.order());
 /// assert_eq!(slow.insert(event), RowId(1));
 ///
-/// let cursor = BucketCursor { bucket, after: RowId(0), limit: 10 };
-/// assert!(outbox.read(&[cursor], 1_000).await?.rows.is_empty(), "it is not committed");
+/// let request = ReadRequest::all_buckets(RowId(0), 10, 1_000);
+/// assert!(outbox.read(&request).await?.rows.is_empty(), "it is not committed");
 /// slow.commit();
-/// assert_eq!(outbox.read(&[cursor], 1_000).await?.rows.len(), 1);
+/// assert_eq!(outbox.read(&request).await?.rows.len(), 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -217,13 +216,14 @@ impl OutboxTables {
 
 #[async_trait]
 impl Outbox for MemoryOutbox {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
         let tables = self.0.tables.lock();
         let mut found: Vec<(usize, u8, RowId)> = Vec::new();
-        for cursor in cursors {
+        for cursor in &request.cursors {
             let behind = (cursor.bucket, RowId(cursor.after.0.saturating_add(1)));
             let ids = tables.open.range(behind..=(cursor.bucket, RowId(u64::MAX)));
             let limit = usize::try_from(cursor.limit).unwrap_or(usize::MAX);
+            let ids = ids.filter(|(_, id)| !request.leaves_out(&tables.rows[id].event));
             found.extend(ids.take(limit).enumerate().map(|(place, (bucket, id))| (place, *bucket, *id)));
         }
         // The first row of each bucket, then the second of each.
@@ -232,7 +232,7 @@ impl Outbox for MemoryOutbox {
         for (_, _, id) in found {
             let row = tables.open_row(id);
             sum = sum.saturating_add(row.event.size());
-            if sum > bytes && !rows.is_empty() {
+            if sum > request.bytes && !rows.is_empty() {
                 break;
             }
             rows.push(row);

@@ -80,6 +80,40 @@ pub struct BucketCursor {
     pub limit: u32,
 }
 
+/// What a relay reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// From where, and how far, each bucket is read.
+    pub cursors: Vec<BucketCursor>,
+    /// The bytes of payloads at which a read stops.
+    pub bytes: usize,
+    /// Topics whose rows are not read if they have no ordering key.
+    pub left_out: Vec<EventTopic>,
+}
+
+/// A topic of one namespace. A sink chooses the endpoint of an event by both.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventTopic {
+    /// The namespace of the events.
+    pub namespace: String,
+    /// Their topic.
+    pub topic: String,
+}
+
+impl ReadRequest {
+    /// Reads up to so many rows of each bucket behind this one, of all topics.
+    pub fn all_buckets(after: RowId, limit: u32, bytes: usize) -> Self {
+        let cursors = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after, limit });
+        Self { cursors: cursors.collect(), bytes, left_out: Vec::new() }
+    }
+
+    /// Whether the row of this event is not read.
+    pub fn leaves_out(&self, event: &OutgoingEvent) -> bool {
+        let is_topic = |left: &EventTopic| left.topic == event.topic && left.namespace == event.namespace;
+        event.ordering_key.is_none() && self.left_out.iter().any(is_topic)
+    }
+}
+
 /// How often relays had to read everything again. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rewinds {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::chaos::Mutant;
 use crate::error::{Error, Result};
-use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, Rewinds, RowId};
+use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, ReadRequest, Rewinds, RowId};
 use crate::relay::RelaySettings;
 use crate::relay::bucket::TakenRow;
 use crate::relay::buckets::{OwnedBucket, OwnedBuckets};
@@ -208,7 +208,8 @@ impl OutboxReader {
         let began = ReadBegun { at: now, decided: self.decided.up_to() };
         let (outbox, cursors) =
             (Arc::clone(loan.calls.outbox()), asked.iter().map(|read| read.cursor).collect::<Vec<_>>());
-        let read = async move { outbox.read(&cursors, bytes).await };
+        let request = ReadRequest { cursors, bytes, left_out: Vec::new() };
+        let read = async move { outbox.read(&request).await };
         loan.calls.call_database(read, move |rows| RelayReport::Read(ReadReport::Rows { asked, began, rows }));
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use async_trait::async_trait;
-use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, Rewinds, RowId};
+use hapax_core::outbox::{EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, ReadRequest, Rewinds, RowId};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Severity};
 use hapax_core::{Error, ErrorKind, Result};
@@ -116,17 +116,22 @@ impl PostgresOutbox {
 
 #[async_trait]
 impl Outbox for PostgresOutbox {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
+        let ReadRequest { cursors, bytes, left_out } = request;
         let buckets: Vec<i16> = cursors.iter().map(|cursor| cursor.bucket.into()).collect();
         let after: Vec<i64> = cursors.iter().map(|cursor| stored(cursor.after)).collect();
         let limits: Vec<i64> = cursors.iter().map(|cursor| cursor.limit.into()).collect();
+        let left_out = left_out.iter().map(|left| (left.namespace.as_str(), left.topic.as_str()));
+        let (namespaces, topics): (Vec<&str>, Vec<&str>) = left_out.unzip();
         let largest = limits.iter().max().copied().unwrap_or_default();
-        let parameters: [Parameter<'_>; 5] = [
+        let parameters: [Parameter<'_>; 7] = [
             (&buckets, Type::INT2_ARRAY),
             (&after, Type::INT8_ARRAY),
             (&limits, Type::INT8_ARRAY),
-            (&count(bytes), Type::INT8),
+            (&count(*bytes), Type::INT8),
             (&largest, Type::INT8),
+            (&namespaces, Type::TEXT_ARRAY),
+            (&topics, Type::TEXT_ARRAY),
         ];
         let rows = self.query(&self.sql.read, &parameters).await?;
         let first = rows.first().ok_or_else(|| Error::new(ErrorKind::Unusable, NO_COUNTER))?;

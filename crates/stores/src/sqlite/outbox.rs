@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
-    ParkedKey, ParkedRow, Reopened, RowId, RowState,
+    EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow,
+    ReadRequest, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, Timestamp};
@@ -152,9 +152,9 @@ impl SqliteOutbox {
 
 #[async_trait]
 impl Outbox for SqliteOutbox {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
-        let cursors = cursors.to_vec();
-        self.read(move |connection| statements::read(connection, &cursors, bytes)).await
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
+        let request = request.clone();
+        self.read(move |connection| statements::read(connection, &request)).await
     }
 
     async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {

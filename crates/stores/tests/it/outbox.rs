@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use hapax_core::outbox::{BUCKETS, BucketCursor, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
+use hapax_core::outbox::{OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, RowId};
 use hapax_stores::{SqliteOutbox, SqliteTables};
 use rusqlite::Connection;
 
-fn all() -> Vec<BucketCursor> {
-    (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(0), limit: 100 }).collect()
+fn all() -> ReadRequest {
+    ReadRequest::all_buckets(RowId(0), 100, 1_000_000)
 }
 
 fn topics(rows: &[OpenRow]) -> Vec<&str> {
@@ -32,7 +32,7 @@ async fn a_row_that_cannot_be_decoded_keeps_no_other_row_from_being_read() {
             .replace("''", "x''"),
         )
         .unwrap();
-    let rows = outbox.read(&all(), 1_000_000).await.unwrap().rows;
+    let rows = outbox.read(&all()).await.unwrap().rows;
     assert_eq!(topics(&rows), ["short", "bytes", "\u{fffd}", "whole"]);
     let damages: Vec<Option<&str>> = rows.iter().map(|row| row.damage.as_deref()).collect();
     assert!(damages[0].is_some_and(|why| why.starts_with("the operation of the row has not 16 bytes")), "{damages:?}");
@@ -47,7 +47,7 @@ async fn a_row_that_cannot_be_decoded_keeps_no_other_row_from_being_read() {
     }
     assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 3);
     assert!(outbox.find(rows[1].event.id).await.unwrap().is_some());
-    assert_eq!(topics(&outbox.read(&all(), 1_000_000).await.unwrap().rows), ["whole"]);
+    assert_eq!(topics(&outbox.read(&all()).await.unwrap().rows), ["whole"]);
 }
 
 #[test]

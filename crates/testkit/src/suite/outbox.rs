@@ -65,6 +65,7 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             rows_are_named_by_their_ids_and_events,
             reads_begin_behind_their_cursors,
             buckets_share_the_bytes_of_a_read,
+            rows_of_topics_without_a_key_can_be_left_out,
             poison_parks_key_not_neighbours,
             a_parked_event_without_a_key_parks_no_other,
             a_published_row_parks_no_key,

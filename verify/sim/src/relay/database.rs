@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow};
+use hapax_core::outbox::{EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, ReadRequest};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
 use hapax_testkit::Process;
@@ -49,8 +49,8 @@ impl FaultyDatabase {
 
 #[async_trait]
 impl Outbox for FaultyDatabase {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
-        self.call(self.world.outbox.read(cursors, bytes)).await
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
+        self.call(self.world.outbox.read(request)).await
     }
 
     async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::outbox::{BUCKETS, BucketCursor, OpenRow, ParkedKey, RowId};
+use hapax::outbox::{BUCKETS, OpenRow, ParkedKey, ReadRequest, RowId};
 use hapax::relay::bucket_records;
 use hapax::store::RecordStatus;
 use hapax::{ErrorKind, RecordKey};
@@ -107,8 +107,8 @@ impl OutboxComparison {
         let Some(claims) = &self.claims else { return Ok(Vec::new()) };
         // Of no record: only the clock of the database matters.
         let now = request(claims.store.read(&RecordKey::from_bytes([0; 16]))).await?.now;
-        let cursors: Vec<_> = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(0), limit: 1 }).collect();
-        let mut rows = request(self.outbox.outbox.read(&cursors, PAYLOADS)).await?.rows;
+        let first = ReadRequest::all_buckets(RowId(0), 1, PAYLOADS);
+        let mut rows = request(self.outbox.outbox.read(&first)).await?.rows;
         let is_late = |row: &OpenRow| now.since(row.event.created_at) >= self.unpublished_after;
         rows.retain(|row| !row.is_parked && is_late(row));
         Ok(rows)

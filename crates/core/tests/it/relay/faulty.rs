@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{
-    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, MemoryOutbox, OpenRows, Outbox, OutboxCounts, OutboxUpkeep,
-    OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState,
+    BUCKETS, EventRow, Horizon, MarkedRows, MemoryOutbox, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
+    ParkedKey, ParkedRow, ReadRequest, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, Result, Timestamp};
@@ -59,12 +59,13 @@ impl FaultyOutbox {
 
 #[async_trait]
 impl Outbox for FaultyOutbox {
-    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+    async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
         self.faults.lock().reads += 1;
         self.call("read").await;
-        let rows = self.outbox.read(cursors, bytes).await?;
+        let rows = self.outbox.read(request).await?;
         let drawn = self.outbox.horizon().await?.drawn.0;
-        let passed: u64 = cursors.iter().map(|cursor| drawn.saturating_sub(cursor.after.0) / u64::from(BUCKETS)).sum();
+        let passed: u64 =
+            request.cursors.iter().map(|cursor| drawn.saturating_sub(cursor.after.0) / u64::from(BUCKETS)).sum();
         let an_id = self.faults.lock().read_takes_an_id;
         let takes = self.faults.lock().read_takes + an_id * u32::try_from(passed).unwrap();
         self.sleep(takes).await;

@@ -1,6 +1,6 @@
 -- Reads open rows of the buckets $1 behind the ids $2, at most $3 of each, until they have $4 bytes: the first row of
--- each bucket has its bytes before the second one of any. The rows come in any order. One row without an id if there is
--- none.
+-- each bucket has its bytes before the second one of any. Leaves out rows without a key of the namespaces $6 with the
+-- topics $7. The rows come in any order. One row without an id if there is none.
 --
 -- The arrays hide in selects, so that every plan is made for arrays of unknown length. $5, the largest of $3, tells the
 -- planner that a bucket gives few rows. Without it the planner expects a tenth of each bucket, and a server with jit
@@ -8,6 +8,8 @@
 with asked as materialized (
     select u.bucket, u.after, u.most
       from unnest((select $1), (select $2), (select $3)) u (bucket, after, most)
+), left_out as materialized (
+    select l.namespace, l.topic from unnest((select $6), (select $7)) l (namespace, topic)
 ), found as materialized (
     select o.*
       from asked,
@@ -16,6 +18,7 @@ with asked as materialized (
                  from (select *
                          from hapax_outbox
                         where state = 0 and bucket = asked.bucket and id > asked.after
+                          and not (okey is null and (namespace, topic) in (select * from left_out))
                         order by bucket, id
                         limit asked.most) o
                 limit $5

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, MarkedRows, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
+    EventRow, MarkedRows, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, ReadRequest, Reopened,
     Rewinds, RowId, RowState, bucket_of,
 };
 use hapax_core::{EventId, Timestamp};
@@ -13,12 +13,16 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use crate::event::{self, StoredEventColumns};
 
 /// Reads in one snapshot, if the connection is in a transaction.
-pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usize) -> rusqlite::Result<OpenRows> {
+pub(super) fn read(connection: &Connection, request: &ReadRequest) -> rusqlite::Result<OpenRows> {
+    let left_out: serde_json::Value =
+        request.left_out.iter().map(|left| vec![&*left.namespace, &*left.topic]).collect();
+    let left_out = left_out.to_string();
     let rewinds = read_rewinds(connection)?;
     let mut found: Vec<(usize, i64, usize)> = Vec::new();
     let mut statement = connection.prepare_cached(include_str!("open.sql"))?;
-    for cursor in cursors {
-        let rows = statement.query_map(params![cursor.bucket, stored(cursor.after), cursor.limit], |row| {
+    for cursor in &request.cursors {
+        let parameters = params![cursor.bucket, stored(cursor.after), cursor.limit, left_out];
+        let rows = statement.query_map(parameters, |row| {
             Ok((row.get(0)?, usize::try_from(row.get::<_, i64>(1)?).unwrap_or(usize::MAX)))
         })?;
         for (place, row) in rows.enumerate() {
@@ -31,7 +35,7 @@ pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usi
     let (count, mut rows, mut sum) = (found.len(), Vec::new(), 0_usize);
     for (_, id, size) in found {
         sum = sum.saturating_add(size);
-        if sum > bytes && !rows.is_empty() {
+        if sum > request.bytes && !rows.is_empty() {
             break;
         }
         rows.push(row(connection, id, |row| open_row(row, rewinds.republications))?);

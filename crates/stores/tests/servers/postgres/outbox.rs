@@ -4,9 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{
-    BUCKETS, BucketCursor, MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId, RowState,
-};
+use hapax_core::outbox::{MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, RowId, RowState};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
 use hapax_core::{ErrorKind, Timestamp};
@@ -54,8 +52,9 @@ pub(super) async fn connect(schema: &PostgresSchema, role: &str) -> Client {
     client
 }
 
-fn cursors(after: u64, limit: u32) -> Vec<BucketCursor> {
-    (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(after), limit }).collect()
+/// Ten open rows of each bucket.
+fn first_rows() -> ReadRequest {
+    ReadRequest::all_buckets(RowId(0), 10, 1_000_000)
 }
 
 /// Inserts rows of 100 keys up to this number in all.
@@ -99,7 +98,7 @@ async fn index_plans() {
     let admin = schema.admin();
     let prepare = concat!(
         "alter table hapax_outbox set (autovacuum_enabled = off); set plan_cache_mode = force_custom_plan;",
-        "prepare read (smallint[], bigint[], bigint[], bigint, bigint) as ",
+        "prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[]) as ",
         include_str!("../../../src/postgres/outbox/read.sql"),
         ";prepare mark (bigint[], uuid[], bigint) as ",
         include_str!("../../../src/postgres/outbox/mark.sql"),
@@ -126,7 +125,7 @@ async fn index_plans() {
     let (buckets, zeros, limits) = (list(&|n| n), list(&|_| 0), list(&|_| 1024));
     let events = format!("'{{{}}}'", vec!["00000000-0000-8000-8000-000000000000"; 64].join(","));
     let statements = [
-        format!("read ({buckets}, {zeros}, {limits}, 1000000, 1024)"),
+        format!("read ({buckets}, {zeros}, {limits}, 1000000, 1024, '{{}}', '{{}}')"),
         format!("mark ({buckets}, {events}, 0)"),
         format!("mark_unlocked ({buckets}, {events}, 0)"),
         "park (7, '00000000-0000-8000-8000-000000000000', 'reason')".into(),
@@ -176,11 +175,12 @@ async fn idle_transaction() {
     admin.batch_execute(publish).await.unwrap();
     fill(admin, ROWS, ROWS + 100, 0).await;
     let read = include_str!("../../../src/postgres/outbox/read.sql");
-    let prepare = format!("prepare read (smallint[], bigint[], bigint[], bigint, bigint) as {read}");
+    let prepare = format!("prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[]) as {read}");
     admin.batch_execute(&prepare).await.unwrap();
     let blocks = async |after: u32| {
         let (buckets, behind, limits) = (list(&|n| n), list(&|_| after), list(&|_| 100));
-        let read = format!("(analyze, buffers) execute read ({buckets}, {behind}, {limits}, 1000000, 100)");
+        let read =
+            format!("(analyze, buffers) execute read ({buckets}, {behind}, {limits}, 1000000, 100, '{{}}', '{{}}')");
         let plan = explain(admin, &read).await;
         let line = plan.lines().find(|line| line.contains("Buffers: shared")).expect("the first line is the sum");
         let numbers = line.split([' ', '=']).filter_map(|word| word.parse::<u64>().ok());
@@ -191,7 +191,7 @@ async fn idle_transaction() {
     println!("blocks that a read touches: {from_cursor} from a cursor, {from_zero} from the beginning");
     assert!(from_zero > 1_000, "the published rows cost nothing, so the test shows nothing");
     assert!(from_cursor < 2_000 && from_cursor * 10 < from_zero, "{from_cursor} of {from_zero}:\n{plan}");
-    let found = outbox.read(&cursors(ROWS.into(), 100), 1_000_000).await.unwrap();
+    let found = outbox.read(&ReadRequest::all_buckets(RowId(ROWS.into()), 100, 1_000_000)).await.unwrap();
     assert_eq!(found.rows.len(), 100);
     idle.batch_execute("commit").await.unwrap();
 }
@@ -219,7 +219,7 @@ async fn few_rights() {
 
     let url_of = |role: &str| schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));
     let relaying = outbox(&url_of(&relay));
-    let rows = relaying.read(&cursors(0, 10), 1_000_000).await.unwrap().rows;
+    let rows = relaying.read(&first_rows()).await.unwrap().rows;
     assert_eq!(rows.len(), 2);
     relaying.horizon().await.unwrap();
     relaying.counts(10).await.unwrap();
@@ -267,7 +267,7 @@ async fn commit_order() {
     first.batch_execute("commit").await.unwrap();
     with_timeout(Duration::from_secs(30), waiting).await.expect("the key is free").unwrap();
     client.batch_execute("commit").await.unwrap();
-    let rows = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows;
+    let rows = outbox.read(&first_rows()).await.unwrap().rows;
     let id = |topic: &str| rows.iter().find(|row| row.event.topic == topic).expect("the row is open").id;
     assert!(id("one") < id("two"));
 }
@@ -344,7 +344,7 @@ async fn plain_insert() {
     let insert = "insert into hapax_outbox (event_id, namespace, topic, payload)
                   values ('f81d4fae-7dec-41d0-a765-00a0c91e6bf6', 'shop', 'topic', 'payload')";
     schema.admin().batch_execute(insert).await.unwrap();
-    let rows = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows;
+    let rows = outbox.read(&first_rows()).await.unwrap().rows;
     assert_eq!(rows.len(), 1);
     let event = &rows[0].event;
     assert_eq!((&*event.namespace, &*event.topic, &event.payload[..]), ("shop", "topic", &b"payload"[..]));
@@ -389,7 +389,7 @@ async fn start_up() {
 async fn locked_row() {
     let (schema, outbox) = with_tables().await;
     fill(schema.admin(), 0, 3, 0).await;
-    let rows: Vec<_> = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows.iter().map(OpenRow::named).collect();
+    let rows: Vec<_> = outbox.read(&first_rows()).await.unwrap().rows.iter().map(OpenRow::named).collect();
     let holder = connect(&schema, schema.name()).await;
     let lock = format!("begin; select from {}.hapax_outbox where id = {} for update", schema.name(), rows[1].id.0);
     holder.batch_execute(&lock).await.unwrap();
@@ -406,7 +406,7 @@ async fn republication() {
     let (schema, outbox) = with_tables().await;
     let name = schema.name();
     fill(schema.admin(), 0, 2, 0).await;
-    let rows: Vec<_> = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows.iter().map(OpenRow::named).collect();
+    let rows: Vec<_> = outbox.read(&first_rows()).await.unwrap().rows.iter().map(OpenRow::named).collect();
     let holder = connect(&schema, name).await;
     let lock = |id: RowId| format!("begin; select from {name}.hapax_outbox where id = {} for update", id.0);
     let waits = async |kind: &str| {
@@ -419,7 +419,7 @@ async fn republication() {
     // A mark that waits for too long passes over the row. Then it did not run meanwhile, and all begins anew.
     let (marked, begun) = loop {
         holder.batch_execute(&lock(rows[0].id)).await.unwrap();
-        let republications = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rewinds.republications;
+        let republications = outbox.read(&first_rows()).await.unwrap().rewinds.republications;
         let mut marking = std::pin::pin!(outbox.mark(&rows[..1], republications));
         let mut has_passed = false;
         while !has_passed && !waits("transactionid").await {
@@ -446,7 +446,7 @@ async fn republication() {
     let published = Timestamp(0)..begun;
     assert_eq!(outbox.republish(&published, RowId(0), 10).await.unwrap().unwrap().rows, 1, "it finds the mark");
 
-    let republications = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rewinds.republications;
+    let republications = outbox.read(&first_rows()).await.unwrap().rewinds.republications;
     assert_eq!(outbox.mark(&rows[..1], republications).await.unwrap().marked, 1);
     holder.batch_execute(&lock(rows[0].id)).await.unwrap();
     let begun = with_timeout(Duration::from_secs(60), outbox.begin_republication()).await;

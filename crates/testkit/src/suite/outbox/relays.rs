@@ -1,5 +1,7 @@
 use hapax_core::EventId;
-use hapax_core::outbox::{EventRow, OpenRow, ParkedRow, RowId, RowState, bucket_of};
+use hapax_core::outbox::{
+    EventRow, EventTopic, OpenRow, OutgoingEvent, ParkedRow, ReadRequest, RowId, RowState, bucket_of,
+};
 
 use super::world::{ALL_BYTES, OutboxWorld, event};
 
@@ -158,7 +160,7 @@ pub(super) async fn reads_begin_behind_their_cursors(world: &OutboxWorld<'_>) {
 pub(super) async fn buckets_share_the_bytes_of_a_read(world: &OutboxWorld<'_>) {
     let large = |topic: &str, key: &str| {
         let plain = event(topic, Some(key));
-        hapax_core::outbox::OutgoingEvent { payload: vec![7; 10_000].into(), ..plain }
+        OutgoingEvent { payload: vec![7; 10_000].into(), ..plain }
     };
     assert_ne!(bucket_of(b"a"), bucket_of(b"b"));
     world.emit(&[large("a1", "a"), large("a2", "a"), large("a3", "a"), large("b1", "b"), large("b2", "b")]).await;
@@ -171,6 +173,32 @@ pub(super) async fn buckets_share_the_bytes_of_a_read(world: &OutboxWorld<'_>) {
     assert_eq!(read(25_000).await, ["a1", "b1"], "the first row of each bucket");
     assert_eq!(read(35_000).await, ["a1", "a2", "b1"]);
     assert_eq!(read(ALL_BYTES).await, ["a1", "a2", "a3", "b1", "b2"]);
+}
+
+/// Rows that are left out count towards no limit.
+pub(super) async fn rows_of_topics_without_a_key_can_be_left_out(world: &OutboxWorld<'_>) {
+    let neighbour = event("with a key", Some("a"));
+    let bucket = bucket_of(b"a");
+    // Rows without a key are in the bucket of their ids.
+    let mut written = 0;
+    while written < 3 {
+        let ids = world.emit(&vec![event("dead", None); 64]).await;
+        written += ids.iter().filter(|id| bucket_of(id.as_bytes()) == bucket).count();
+    }
+    world.emit(&[OutgoingEvent { topic: "dead".into(), ..neighbour.clone() }, neighbour]).await;
+    let mut request = ReadRequest::all_buckets(RowId(0), 2, ALL_BYTES);
+    request.cursors.retain(|cursor| cursor.bucket == bucket);
+    let read = async |request: &ReadRequest| {
+        let rows = world.outbox.read(request).await.expect("the outbox can be read").rows;
+        rows.into_iter().map(|row| (row.event.topic.clone(), row.event.ordering_key.is_some())).collect::<Vec<_>>()
+    };
+    let dead = || ("dead".to_owned(), false);
+    assert_eq!(read(&request).await, [dead(), dead()]);
+    let dead_topic = |namespace: &str| EventTopic { namespace: namespace.into(), topic: "dead".into() };
+    request.left_out = vec![dead_topic("another")];
+    assert_eq!(read(&request).await, [dead(), dead()]);
+    request.left_out.push(dead_topic("suite"));
+    assert_eq!(read(&request).await, [("dead".to_owned(), true), ("with a key".to_owned(), true)]);
 }
 
 pub(super) async fn poison_parks_key_not_neighbours(world: &OutboxWorld<'_>) {

@@ -3,8 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::outbox::{
-    BUCKETS, BucketCursor, EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, Reopened,
-    RowId, RowState,
+    EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, ReadRequest, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{EventId, Identity, Inspect, Key, OperationId, Scope, Store, Timestamp};
@@ -64,8 +63,8 @@ impl<'s> OutboxWorld<'s> {
     }
 
     pub(super) async fn read_behind(&self, after: RowId, limit: u32, bytes: usize) -> OpenRows {
-        let cursors: Vec<BucketCursor> = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after, limit }).collect();
-        let mut read = self.outbox.read(&cursors, bytes).await.expect("the outbox can be read");
+        let request = ReadRequest::all_buckets(after, limit, bytes);
+        let mut read = self.outbox.read(&request).await.expect("the outbox can be read");
         read.rows.sort_by_key(|row| row.id);
         read
     }
