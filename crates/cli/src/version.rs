@@ -6,21 +6,12 @@ use std::sync::LazyLock;
 pub(crate) const VERSION: &str =
     if cfg!(feature = "chaos") { concat!(env!("CARGO_PKG_VERSION"), "+chaos") } else { env!("CARGO_PKG_VERSION") };
 
-/// The features of this build that add a store, a source, a sink or an export.
-const FEATURES: &[&str] = &[
-    #[cfg(feature = "kafka")]
-    "kafka",
-    #[cfg(feature = "nats")]
-    "nats",
-    #[cfg(feature = "otlp")]
-    "otlp",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "sqlite")]
-    "sqlite",
-];
+/// The features of this build that add a system or an export.
+static FEATURES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let mut features: Vec<_> = hapax_systems::features().chain(cfg!(feature = "otlp").then_some("otlp")).collect();
+    features.sort_unstable();
+    features
+});
 
 pub(crate) fn features() -> String {
     FEATURES.join(",")

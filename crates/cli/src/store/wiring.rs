@@ -20,6 +20,7 @@ use hapax::store::{Inspect, Memory, MemorySettings};
 use hapax::stores::PostgresUrl;
 #[cfg(feature = "redis")]
 use hapax::stores::RedisUrl;
+use hapax_systems::not_built_in;
 
 use crate::serve::exit::{CommandError, request};
 
@@ -68,23 +69,14 @@ impl std::str::FromStr for StoreUrl {
 
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
         let (scheme, rest) = url.split_once(':').with_context(|| format!("the store must be a URL: {}", schemes()))?;
+        not_built_in(scheme).map_or(Ok(()), Err)?;
         match scheme {
             "memory" if rest.trim_matches('/').is_empty() => Ok(Self::Memory),
             "memory" => bail!("memory: takes no path"),
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => Ok(Self::Postgres(Box::new(url.parse()?))),
-            #[cfg(not(feature = "postgres"))]
-            "postgres" | "postgresql" => {
-                bail!("this build does not include PostgreSQL; build it with the feature `postgres`")
-            }
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "unix" => Ok(Self::Redis(Box::new(url.parse()?))),
-            #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "unix" => {
-                bail!("this build does not include Redis; build it with the feature `redis`")
-            }
-            #[cfg(not(feature = "sqlite"))]
-            "sqlite" => bail!("this build does not include SQLite; build it with the feature `sqlite`"),
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let path =

@@ -15,6 +15,7 @@ use hapax::outbox::{Sink, TopicTemplate};
 use hapax::runtime::Runtime;
 #[cfg(feature = "sqlite")]
 use hapax::stores::{SqliteSink, SqliteSinkConfig};
+use hapax_systems::not_built_in;
 
 pub(crate) use webhooks::EndpointSettings;
 
@@ -152,6 +153,7 @@ impl FromStr for SinkPlace {
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
         let context = || format!("the sink must be a URL: {}", sink_schemes());
         let (scheme, rest) = url.split_once(':').with_context(context)?;
+        not_built_in(scheme).map_or(Ok(()), Err)?;
         match scheme {
             #[cfg(feature = "kafka")]
             "kafka" => Ok(Self::Kafka(Box::new(url.parse()?))),
@@ -159,12 +161,6 @@ impl FromStr for SinkPlace {
             "nats" => Ok(Self::Nats(Box::new(url.parse()?))),
             #[cfg(feature = "sqlite")]
             "sqlite" => Ok(Self::Sqlite(Box::new(queue(rest)?))),
-            #[cfg(not(feature = "kafka"))]
-            "kafka" => bail!("this build does not include Kafka; build it with the feature `full`"),
-            #[cfg(not(feature = "nats"))]
-            "nats" => bail!("this build does not include NATS; build it with the feature `nats`"),
-            #[cfg(not(feature = "sqlite"))]
-            "sqlite" => bail!("this build does not include SQLite; build it with the feature `sqlite`"),
             "https" => Ok(Self::Webhooks([(DEFAULT_ENDPOINT.into(), EndpointSettings::new(url))].into())),
             "http" => bail!(
                 "everybody on the way reads a webhook over http://; write https://, or an endpoint with \

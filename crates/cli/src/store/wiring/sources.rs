@@ -13,6 +13,7 @@ use hapax::brokers::{NatsSource, NatsUrl};
 use hapax::runtime::Runtime;
 #[cfg(feature = "sqlite")]
 use hapax::stores::{SqliteQueue, SqliteSource, SqliteSourceSettings};
+use hapax_systems::not_built_in;
 
 /// A parsed URL of a source of messages. A build without sources has no variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +102,7 @@ impl FromStr for SourceUrl {
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
         let context = || format!("the source must be a URL: {}", source_schemes());
         let (scheme, rest) = url.split_once(':').with_context(context)?;
+        not_built_in(scheme).map_or(Ok(()), Err)?;
         match scheme {
             #[cfg(feature = "kafka")]
             "kafka" => Ok(Self::Kafka(Box::new(url.parse()?))),
@@ -108,12 +110,6 @@ impl FromStr for SourceUrl {
             "nats" => Ok(Self::Nats(Box::new(url.parse()?))),
             #[cfg(feature = "sqlite")]
             "sqlite" => queue(rest),
-            #[cfg(not(feature = "kafka"))]
-            "kafka" => bail!("this build does not include Kafka; build it with the feature `full`"),
-            #[cfg(not(feature = "nats"))]
-            "nats" => bail!("this build does not include NATS; build it with the feature `nats`"),
-            #[cfg(not(feature = "sqlite"))]
-            "sqlite" => bail!("this build does not include SQLite; build it with the feature `sqlite`"),
             _ if !rest.is_empty() && scheme.chars().all(|letter| letter.is_ascii_alphanumeric()) => {
                 bail!("there is no source for the scheme {scheme:?}; this build has {}", source_schemes())
             }
