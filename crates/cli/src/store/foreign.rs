@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hapax::journal::{FileJournal, StorePlace};
 use hapax::store::{Finding, Severity};
 
@@ -15,9 +16,10 @@ pub(crate) struct OwnJournal {
     pub(crate) place: StorePlace,
 }
 
+#[async_trait]
 impl ReportFindings for OwnJournal {
     /// One finding for each other store whose answers are in the directory.
-    fn findings(&self) -> Vec<Finding> {
+    async fn findings(&self) -> Vec<Finding> {
         let mut answers: BTreeMap<String, usize> = BTreeMap::new();
         for file in self.journal.foreign() {
             *answers.entry(file.place.to_string()).or_default() += file.answers;

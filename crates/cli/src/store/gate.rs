@@ -71,7 +71,7 @@ impl GateStart<'_> {
         let own = journal.clone().map(|journal| Arc::new(OwnJournal { journal, place: self.place }) as _);
         let more = self.more.into_iter().chain(own).collect();
         let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified, more));
-        health.record_start(checked);
+        health.record_start(checked).await;
         let repeated = Arc::clone(&health);
         let intervals = self.intervals;
         tokio::spawn(async move { repeated.run(intervals).await });

@@ -32,9 +32,10 @@ impl Default for CheckIntervals {
 }
 
 /// What a process has beside its store that may need an operator.
+#[async_trait]
 pub(crate) trait ReportFindings: fmt::Debug + Send + Sync {
     /// What was found now.
-    fn findings(&self) -> Vec<Finding>;
+    async fn findings(&self) -> Vec<Finding>;
 }
 
 /// Repeats the checks of the store as long as the process runs.
@@ -102,20 +103,22 @@ impl StoreHealth {
     }
 
     /// Records the result of the start-up checks.
-    pub(crate) fn record_start(&self, passed: Result<Vec<Finding>, CheckFailure>) {
+    pub(crate) async fn record_start(&self, passed: Result<Vec<Finding>, CheckFailure>) {
         match passed {
-            Ok(findings) => self.record_check(&self.with_more(findings)),
+            Ok(findings) => self.record_check(&self.with_more(findings).await),
             Err(failure) => self.log_failure(failure),
         }
     }
 
     /// The findings about the store and about what is checked beside it.
     async fn findings(&self) -> Result<Vec<Finding>, Error> {
-        self.checks.findings().await.map(|findings| self.with_more(findings))
+        Ok(self.with_more(self.checks.findings().await?).await)
     }
 
-    fn with_more(&self, mut findings: Vec<Finding>) -> Vec<Finding> {
-        findings.extend(self.more.iter().flat_map(|more| more.findings()));
+    async fn with_more(&self, mut findings: Vec<Finding>) -> Vec<Finding> {
+        for more in &self.more {
+            findings.extend(more.findings().await);
+        }
         findings
     }
 
@@ -125,7 +128,7 @@ impl StoreHealth {
             tracing::info!("the store has passed its checks; requests that need it are accepted from now on");
             self.unverified.iter().for_each(|store| store.set_verified());
         }
-        self.record_start(passed);
+        self.record_start(passed).await;
     }
 
     /// Logs why the store cannot be used, unless the last check failed for the same reason.

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hapax::broker::{DeadLetterStore, DeadLetters, SinkDeadLetters, Source};
 use hapax::outbox::Sink;
 use hapax::runtime::Runtime;
+use hapax::store::{Finding, Severity};
 use hapax::worker::{RecordReopener, RedriveSource};
 
 use crate::serve::exit::{CommandError, request};
 use crate::store::checks::{CheckFailure, usable};
+use crate::store::health::ReportFindings;
 use crate::store::wiring;
 use crate::store::wiring::dead::DeadLetterPlace;
 
 /// The dead letters of a running worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum WorkerDeadLetters {
     /// Operators read them, and mark them for a redrive.
     Kept(Arc<dyn DeadLetterStore>),
@@ -33,19 +36,26 @@ impl WorkerDeadLetters {
     /// Checks what the worker cannot find out before its first dead letter.
     ///
     /// # Errors
-    /// If a broker must not be used. One that cannot be reached is no error: the messages wait.
+    /// If the place must not be used. One that cannot be reached is no error: the messages wait.
     pub(crate) async fn check_start(&self) -> Result<(), CommandError> {
-        let Self::Published(sink) = self else { return Ok(()) };
-        match usable(sink.check()).await {
+        match self.check().await {
             Ok(findings) => findings.iter().for_each(|finding| tracing::warn!("dead letters: {}", finding.message)),
             Err(CheckFailure::Refused(error)) => return Err(CommandError::cannot_start(error.context("dead letters"))),
-            Err(CheckFailure::Unreachable(error)) => tracing::warn!(
-                "dead letters cannot be published yet; a message that nobody can process waits: {error:#}"
-            ),
+            Err(CheckFailure::Unreachable(error)) => {
+                tracing::warn!("dead letters cannot be written yet; a message that nobody can process waits: {error:#}")
+            }
         }
+        let Self::Published(sink) = self else { return Ok(()) };
         let sink = &**sink.name();
         tracing::info!(sink, "dead letters are published; `hapax dead` does not know them, and nothing redrives them");
         Ok(())
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, CheckFailure> {
+        match self {
+            Self::Kept(letters) => usable(letters.check()).await,
+            Self::Published(sink) => usable(sink.check()).await,
+        }
     }
 
     /// The source with the letters that are marked for a redrive.
@@ -83,6 +93,24 @@ impl WorkerDeadLetters {
     pub(crate) async fn close(&self) {
         if let Self::Published(sink) = self {
             sink.close().await;
+        }
+    }
+}
+
+#[async_trait]
+impl ReportFindings for WorkerDeadLetters {
+    /// None if the place cannot be reached: each letter tries that again. A broker is checked at the start only.
+    async fn findings(&self) -> Vec<Finding> {
+        let Self::Kept(letters) = self else { return Vec::new() };
+        match usable(letters.check()).await {
+            Ok(findings) => findings,
+            Err(CheckFailure::Refused(error)) => {
+                vec![Finding { severity: Severity::Refuse, message: format!("dead letters: {error:#}") }]
+            }
+            Err(CheckFailure::Unreachable(error)) => {
+                tracing::debug!(?error, "the place of the dead letters could not be checked");
+                Vec::new()
+            }
         }
     }
 }

@@ -94,7 +94,7 @@ async fn start(
         secret: config.secret.clone(),
         settings: &config.gate,
         data_dir: config.data_dir.as_deref(),
-        more: vec![Arc::clone(&files) as _],
+        more: vec![Arc::clone(&files) as _, Arc::new(dead.clone()) as _],
         runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };

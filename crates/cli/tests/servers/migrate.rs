@@ -4,13 +4,19 @@ use std::process::{Output, Stdio};
 
 use hapax_testkit::servers::{self, PostgresServer, Trial};
 
-use crate::harness::{free_address, hapax, until};
+use crate::harness::{GatewayClient, free_address, hapax, until};
+use crate::worker::RunningWorker;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let postgres = "postgres";
     vec![
         servers::test("ten_processes_create_the_tables_at_once", postgres, ten_at_once),
         servers::test("a_sequence_behind_its_table_is_named_with_its_remedy", postgres, sequence_behind),
+        servers::test(
+            "a_sequence_of_dead_letters_behind_its_table_stops_a_worker",
+            postgres,
+            sequence_of_letters_behind,
+        ),
         servers::test("a_printed_script_creates_the_tables", postgres, printed_script),
     ]
 }
@@ -76,16 +82,43 @@ async fn sequence_behind() {
         schema.admin().batch_execute(&remedy).await.unwrap();
         assert_eq!((run(&check).await.status.code(), run(&relay_check).await.status.code()), (Some(0), Some(0)));
     }
+}
+
+/// As [`sequence_behind`], for dead letters.
+async fn sequence_of_letters_behind() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let (folder, name, url) = (tempfile::tempdir().unwrap(), schema.name(), schema.url());
+    assert_eq!(run(&["migrate", "--database", &url]).await.status.code(), Some(0));
+    let check = ["migrate", "--check", "--database", &url];
     let letter = format!(
         "insert into {name}.hapax_dead
              (at, attempts, rule, id, reason, namespace, source, fingerprint, headers, payload)
          values (now(), 1, 0, gen_random_uuid(), 'rejected', 'shop', 'orders', 'twelve bytes', '[]', '');
          select setval('{name}.hapax_dead_number', 1, false)"
     );
+    let admin = free_address();
+    let file = format!("sqlite://{}", folder.path().join("messages.db").display());
+    assert_eq!(run(&["migrate", "--database", &file]).await.status.code(), Some(0));
+    let (source, address) = (format!("{file}?queue=orders"), admin.to_string());
+    let worker = ["worker", "--source", &source, "--target", "http://127.0.0.1:9/", "--admin", &address];
+    let worker = [&worker[..], &["--store", &url, "--data-dir", folder.path().to_str().unwrap()]].concat();
+    let mut command = hapax();
+    command.args(&worker);
+    let running = RunningWorker::start(command);
+    let readiness = async || GatewayClient::of(admin).get("/readyz").await;
+    until("the worker is ready", async || readiness().await.is_some_and(|got| got.status == 200)).await;
     schema.admin().batch_execute(&letter).await.unwrap();
     let checked = run(&check).await;
     assert_eq!(checked.status.code(), Some(1), "{checked:?}");
-    schema.admin().batch_execute(&remedy(&checked.stdout)).await.unwrap();
+    let remedy = remedy(&checked.stdout);
+    let got = readiness().await.unwrap();
+    assert!(got.status == 503 && got.body.contains(&remedy), "{}", got.body);
+    let (_, log) = running.terminate();
+    assert!(log.contains("as the owner run `select"), "{log}");
+    let refused = run(&worker).await;
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(3) && told.contains(&remedy), "{told}");
+    schema.admin().batch_execute(&remedy).await.unwrap();
     assert_eq!(run(&check).await.status.code(), Some(0));
 }
 

@@ -9,11 +9,20 @@ use crate::broker::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::OperationId;
 use crate::record::Timestamp;
+use crate::store::Finding;
 
 /// Dead letters that are kept: operators list them and mark them for a redrive, and the worker of their source takes
 /// the marked ones.
 #[async_trait]
 pub trait DeadLetterStore: DeadLetters {
+    /// What keeps letters from being written although the store replies. Call it at the start, and once a minute.
+    ///
+    /// # Errors
+    /// As a read of the store.
+    async fn check(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
     /// Returns at most `limit` letters behind the cursor, without their payloads, also those that cannot be decoded.
     /// Fewer than `limit` are the last ones. The letter that was written last is the last one. A letter that is
     /// written again while a caller pages may appear twice.

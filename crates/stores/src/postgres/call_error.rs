@@ -169,7 +169,7 @@ pub(crate) const NO_TABLES: &str = "the tables of Hapax are missing in this sche
 
 pub(crate) const PERMISSIONS: &str = "the role lacks a permission; it needs USAGE on the schema, SELECT on \
     hapax_migration, SELECT and UPDATE on hapax_store, and SELECT, INSERT, UPDATE and DELETE on hapax_record; for dead \
-    letters the same on hapax_dead, USAGE on its sequence, and SELECT and DELETE on hapax_attempt; for the \
+    letters the same on hapax_dead, USAGE and SELECT on its sequence, and SELECT and DELETE on hapax_attempt; for the \
     outbox see docs/outbox_rights.sql. If the tables are missing, run `hapax migrate --database URL` \
     with a role that may create them";
 

@@ -14,6 +14,7 @@ use hapax_core::broker::{
     LetterWord, ListedLetter, MarkedLetter, SeenLetter,
 };
 use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use tokio::sync::OnceCell;
 use tokio_postgres::Row;
@@ -24,6 +25,7 @@ use super::PostgresUrl;
 use super::migrations;
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
+use super::sequences;
 use crate::letter::readable;
 
 /// How many connections a handle uses at most: dead letters are rare.
@@ -110,9 +112,14 @@ impl PostgresDeadLetters {
 
     /// Runs one of the statements, once the tables are there.
     async fn query(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        self.create_tables().await?;
+        Ok(self.pool.query(statement, parameters).await?)
+    }
+
+    async fn create_tables(&self) -> Result<()> {
         let create = async || migrations::apply_on(&self.pool, &self.url.schema).await.map(drop);
         self.has_tables.get_or_try_init(create).await?;
-        Ok(self.pool.query(statement, parameters).await?)
+        Ok(())
     }
 
     /// Frees letters only after this time. A worker that extends its lease has them until then.
@@ -144,6 +151,11 @@ impl DeadLetters for PostgresDeadLetters {
 
 #[async_trait]
 impl DeadLetterStore for PostgresDeadLetters {
+    async fn check(&self) -> Result<Vec<Finding>> {
+        self.create_tables().await?;
+        Ok(sequences::DEAD.run(&self.pool, &self.url.schema).await?.into_iter().collect())
+    }
+
     async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
         let unreadable = |error| Error::new(ErrorKind::Invalid, "this is no cursor of a list").caused_by(error);
         let after: i64 = after.map_or(Ok(0), |cursor| cursor.as_str().parse()).map_err(unreadable)?;

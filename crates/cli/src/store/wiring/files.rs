@@ -1,3 +1,4 @@
+use async_trait::async_trait;
 use hapax::store::Finding;
 
 use super::dead::DeadLetterPlace;
@@ -40,9 +41,10 @@ impl OpenFiles {
     }
 }
 
+#[async_trait]
 impl ReportFindings for OpenFiles {
     #[cfg(feature = "sqlite")]
-    fn findings(&self) -> Vec<Finding> {
+    async fn findings(&self) -> Vec<Finding> {
         let files = self.files.lock();
         let moved = files.iter().filter_map(|file| file.check().err());
         let refuse =
@@ -51,7 +53,7 @@ impl ReportFindings for OpenFiles {
     }
 
     #[cfg(not(feature = "sqlite"))]
-    fn findings(&self) -> Vec<Finding> {
+    async fn findings(&self) -> Vec<Finding> {
         Vec::new()
     }
 }
