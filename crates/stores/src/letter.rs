@@ -121,9 +121,10 @@ pub(crate) fn listed(reason: String, attempts: i64) -> (ListedReason, u32) {
     u32::try_from(attempts).map_or((ListedReason::Damaged, 0), |attempts| (ListedReason::from_name(reason), attempts))
 }
 
-/// What a write to a letter names, where each write of a letter has a number.
-pub(crate) fn seen(number: i64, marked_at: Option<Timestamp>) -> SeenLetter {
-    SeenLetter { written: number.to_string(), marked_at }
+/// What a write to a letter names, where each write of a letter has a number. A sequence that was set back, as by a
+/// restore, draws a number again, so the time of the letter is part of it.
+pub(crate) fn seen(number: i64, at: Timestamp, marked_at: Option<Timestamp>) -> SeenLetter {
+    SeenLetter { written: format!("{number}-{}", at.0), marked_at }
 }
 
 pub(crate) fn time(stored: i64) -> Timestamp {

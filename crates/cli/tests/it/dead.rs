@@ -257,3 +257,17 @@ async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
     let empty = run(&["list", "--store", &url]);
     assert_eq!((printed(&empty), empty.stderr), (String::new(), Vec::new()));
 }
+
+/// As after a restore, when the letter is written again.
+#[tokio::test]
+async fn what_was_seen_of_a_letter_does_not_count_for_a_later_one_with_its_number() {
+    let (_directory, path) = file([DeadReason::OutcomeUnknown]).await;
+    let seen = objects(&printed(&dead(&path, &["show", &id(1), "--json"])))[0]["seen"].as_str().unwrap().to_owned();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(other.execute("update hapax_dead set at = at + 1", []).unwrap(), 1);
+    for arguments in [&["redrive", &id(1), "--not-done", "--seen", &seen][..], &["drop", &id(1), "--seen", &seen]] {
+        let stale = dead(&path, arguments);
+        assert_eq!(stale.status.code(), Some(1), "{stale:?}");
+        assert!(String::from_utf8(stale.stdout).unwrap().starts_with("has changed since it was seen"));
+    }
+}

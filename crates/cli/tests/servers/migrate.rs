@@ -2,7 +2,7 @@
 
 use std::process::{Output, Stdio};
 
-use hapax_testkit::servers::{self, PostgresServer, Trial};
+use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, Trial};
 
 use crate::harness::{GatewayClient, free_address, hapax, until};
 use crate::worker::RunningWorker;
@@ -120,6 +120,22 @@ async fn sequence_of_letters_behind() {
     assert!(refused.status.code() == Some(3) && told.contains(&remedy), "{told}");
     schema.admin().batch_execute(&remedy).await.unwrap();
     assert_eq!(run(&check).await.status.code(), Some(0));
+    later_letter(&schema).await;
+}
+
+/// A letter that is written again under a number that came again.
+async fn later_letter(schema: &PostgresSchema) {
+    let (url, name) = (schema.url(), schema.name());
+    let listed = run(&["dead", "list", "--json", "--database", &url]).await;
+    let letter: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let [id, seen] = ["id", "seen"].map(|member| letter[member].as_str().unwrap());
+    let again = format!("update {name}.hapax_dead set at = at + interval '1 second'");
+    schema.admin().batch_execute(&again).await.unwrap();
+    for verb in ["redrive", "drop"] {
+        let stale = run(&["dead", verb, id, "--seen", seen, "--database", &url]).await;
+        let told = String::from_utf8_lossy(&stale.stdout);
+        assert!(stale.status.code() == Some(1) && told.starts_with("has changed since"), "{verb}: {told}");
+    }
 }
 
 /// Waits for the end of a command.

@@ -169,15 +169,16 @@ impl DeadLetterStore for PostgresDeadLetters {
     }
 
     async fn mark(&self, id: DeadLetterId, seen: &SeenLetter, word: Option<LetterWord>) -> Result<LetterChange> {
-        let (number, marked_at) = seen_columns(seen)?;
+        let (number, at, marked_at) = seen_columns(seen)?;
         let reason = word.map(|word| word.reason().as_str());
         let replaced: Vec<&str> = word.map_or(&[][..], LetterWord::replaces).iter().map(|it| it.as_str()).collect();
-        let parameters: [Parameter<'_>; 5] = [
+        let parameters: [Parameter<'_>; 6] = [
             (&uuid(&id), Type::UUID),
             (&number, Type::INT8),
             (&marked_at, Type::TIMESTAMPTZ),
             (&reason, Type::TEXT),
             (&replaced, Type::TEXT_ARRAY),
+            (&at, Type::TIMESTAMPTZ),
         ];
         columns::change(self.query(&self.sql.mark, &parameters).await?.first())
     }
@@ -195,9 +196,13 @@ impl DeadLetterStore for PostgresDeadLetters {
     }
 
     async fn remove(&self, id: DeadLetterId, seen: &SeenLetter) -> Result<LetterChange> {
-        let (number, marked_at) = seen_columns(seen)?;
-        let parameters: [Parameter<'_>; 3] =
-            [(&uuid(&id), Type::UUID), (&number, Type::INT8), (&marked_at, Type::TIMESTAMPTZ)];
+        let (number, at, marked_at) = seen_columns(seen)?;
+        let parameters: [Parameter<'_>; 4] = [
+            (&uuid(&id), Type::UUID),
+            (&number, Type::INT8),
+            (&marked_at, Type::TIMESTAMPTZ),
+            (&at, Type::TIMESTAMPTZ),
+        ];
         columns::change(self.query(&self.sql.remove, &parameters).await?.first())
     }
 
@@ -240,10 +245,12 @@ impl DeadLetterStore for PostgresDeadLetters {
     }
 }
 
-/// The number and the mark that an operator saw.
-fn seen_columns(seen: &SeenLetter) -> Result<(i64, Option<SystemTime>)> {
+/// The number, the time and the mark that an operator saw.
+fn seen_columns(seen: &SeenLetter) -> Result<(i64, SystemTime, Option<SystemTime>)> {
     let wrong = |error| Error::new(ErrorKind::Invalid, "this store has no such `seen`").caused_by(error);
-    Ok((seen.written.parse().map_err(wrong)?, seen.marked_at.map(columns::stored_time)))
+    let (number, at) = seen.written.split_once('-').unwrap_or((&seen.written, "0"));
+    let at = columns::stored_time(Timestamp(at.parse().map_err(wrong)?));
+    Ok((number.parse().map_err(wrong)?, at, seen.marked_at.map(columns::stored_time)))
 }
 
 fn uuid(id: &DeadLetterId) -> Uuid {

@@ -119,7 +119,7 @@ pub(super) fn kept(row: &Row) -> Result<KeptLetter> {
 
 /// What a write to the letter names.
 fn seen(row: &Row) -> Result<SeenLetter> {
-    Ok(letter::seen(column(row, "number")?, marked_at(row)?))
+    Ok(letter::seen(column(row, "number")?, time(column(row, "at")?), marked_at(row)?))
 }
 
 pub(super) fn marked_at(row: &Row) -> Result<Option<Timestamp>> {

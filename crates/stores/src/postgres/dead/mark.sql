@@ -1,6 +1,6 @@
 -- What may be written to the letter, then the write. A letter that is marked already, with that word, is left alone.
 with found as materialized (
-    select id, number, marked_at, taken_until, operation, namespace, reason,
+    select id, number, at, marked_at, taken_until, operation, namespace, reason,
         case when reason = any($5) then $4 else reason end as next
     from hapax_dead
     where id = $1
@@ -8,7 +8,7 @@ with found as materialized (
 ), judged as materialized (
     select id, taken_until, operation, namespace, next,
         case
-            when number <> $2 then 'stale'
+            when number <> $2 or at <> $6 then 'stale'
             when marked_at is not null and reason = next then 'yes'
             when marked_at is distinct from $3 then 'stale'
             when taken_until > pg_catalog.clock_timestamp() then 'taken'

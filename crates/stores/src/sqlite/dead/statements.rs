@@ -52,7 +52,7 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<ListedLetter> {
         at: letter::time(row.get(6)?),
         marked_at: row.get::<_, Option<i64>>(7)?.map(letter::time),
         size: row.get::<_, i64>(8)?.unsigned_abs(),
-        seen: letter::seen(row.get(9)?, row.get::<_, Option<i64>>(7)?.map(letter::time)),
+        seen: letter::seen(row.get(9)?, letter::time(row.get(6)?), row.get::<_, Option<i64>>(7)?.map(letter::time)),
         cursor: DeadCursor::new(row.get::<_, i64>(9)?.to_string()),
     })
 }
@@ -93,7 +93,8 @@ fn columns(row: &Row<'_>) -> rusqlite::Result<(LetterColumns, SeenLetter)> {
         payload: row.get::<_, Vec<u8>>(17)?.into(),
     };
     let marked_at = row.get::<_, Option<i64>>(7)?.map(letter::time);
-    Ok((columns, letter::seen(row.get(18)?, marked_at)))
+    let seen = letter::seen(row.get(18)?, letter::time(columns.at), marked_at);
+    Ok((columns, seen))
 }
 
 /// The state of a letter, which decides what may be written to it.
@@ -109,8 +110,9 @@ impl LetterState {
     fn read(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<Option<Self>> {
         let mut statement = connection.prepare_cached(include_str!("state.sql"))?;
         let state = |row: &Row<'_>| {
+            let marked_at = row.get::<_, Option<i64>>(1)?.map(letter::time);
             Ok(Self {
-                seen: letter::seen(row.get(0)?, row.get::<_, Option<i64>>(1)?.map(letter::time)),
+                seen: letter::seen(row.get(0)?, letter::time(row.get(6)?), marked_at),
                 reason: row.get(2)?,
                 operation: row.get(3)?,
                 namespace: row.get(4)?,
