@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             postgres,
             sequence_of_letters_behind,
         ),
+        servers::test("a_taken_name_ends_each_start", postgres, taken_name),
         servers::test("a_printed_script_creates_the_tables", postgres, printed_script),
     ]
 }
@@ -82,6 +83,33 @@ async fn sequence_behind() {
         schema.admin().batch_execute(&remedy).await.unwrap();
         assert_eq!((run(&check).await.status.code(), run(&relay_check).await.status.code()), (Some(0), Some(0)));
     }
+}
+
+/// A process that tried again for ever would never tell.
+async fn taken_name() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let (folder, url, admin) = (tempfile::tempdir().unwrap(), schema.url(), free_address().to_string());
+    let file = |name: &str| format!("sqlite://{}", folder.path().join(name).display());
+    let (queue, records) = (format!("{}?queue=orders", file("orders.db")), file("records.db"));
+    let gateway = ["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--store", &url];
+    let worker = ["worker", "--source", &queue, "--target", "http://127.0.0.1:9/"];
+    let data = folder.path().display().to_string();
+    let place = ["--admin", &*admin, "--data-dir", &data];
+    schema.admin().batch_execute("create domain hapax_ledger as text").await.unwrap();
+    for arguments in [
+        [&gateway[..], &place].concat(),
+        [&worker[..], &place, &["--store", &url]].concat(),
+        [&worker[..], &place, &["--store", &records, "--dead-letter", &url]].concat(),
+        vec!["relay", "--database", &url, "--sink", &queue, "--admin", &admin],
+        vec!["migrate", "--database", &url],
+    ] {
+        let refused = run(&arguments).await;
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(3), "{arguments:?}: {told}");
+        assert!(told.contains("type \"hapax_ledger\" already exists"), "{arguments:?}: {told}");
+    }
+    schema.admin().batch_execute("drop domain hapax_ledger").await.unwrap();
+    assert_eq!(run(&["migrate", "--database", &url]).await.status.code(), Some(0));
 }
 
 /// As [`sequence_behind`], for dead letters.

@@ -1,10 +1,11 @@
 //! The versions of the schema. Each is one file, and is applied once and as a whole; there is no way back.
 
 use hapax_core::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Row};
 
-use super::call_error::PostgresCallError;
+use super::call_error::{PostgresCallError, PostgresDriverError};
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
 use super::trust;
@@ -85,7 +86,7 @@ pub(crate) async fn apply_on(pool: &ConnectionPool, schema: &Schema) -> Result<V
 /// Several processes may do this at the same time: each waits for the one before.
 ///
 /// # Errors
-/// As for every statement. Without the right to create tables, `Unusable`.
+/// As for every statement. `Unusable` without the right to create tables, or if a name is taken.
 ///
 /// # Cancel safety
 /// If the future is dropped, either all missing versions are applied or none.
@@ -96,7 +97,7 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     // Under a stricter level, the statements after the lock would not see what the process before has committed.
     let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start();
     let transaction = transaction.await.map_err(PostgresCallError::Sent)?;
-    let run = async |sql: &str| transaction.batch_execute(sql).await.map_err(PostgresCallError::Sent);
+    let run = async |sql: &str| transaction.batch_execute(sql).await.map_err(creation_error);
     run(include_str!("migrations/lock.sql")).await?;
     let missing = missing(transaction.client(), schema).await?;
     if missing.is_empty() {
@@ -117,6 +118,24 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     }
     transaction.commit().await.map_err(PostgresCallError::Sent)?;
     Ok(missing.iter().map(|migration| migration.version).collect())
+}
+
+const NAME_TAKEN: &str = "another object in the schema has a name that Hapax needs; drop or rename that object, or use \
+    another schema";
+
+/// A type, an index or a function that is no part of Hapax stays until an operator removes it.
+fn creation_error(error: tokio_postgres::Error) -> PostgresCallError {
+    const TAKEN: [SqlState; 3] = [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_FUNCTION];
+    if error.code().is_some_and(|code| TAKEN.contains(code)) {
+        let taken = Error::new(ErrorKind::Unusable, NAME_TAKEN);
+        return PostgresCallError::Judged(taken.caused_by(PostgresDriverError(error)));
+    }
+    PostgresCallError::Sent(error)
+}
+
+/// Whether the tables cannot be created because another object has the name of one of their parts.
+pub(super) fn is_name_taken(error: &Error) -> bool {
+    error.to_string() == NAME_TAKEN
 }
 
 /// Tables are created in the schema, and nothing is found in the session's own schema before the system's.

@@ -192,7 +192,9 @@ impl Outbox for PostgresOutbox {
         let refuse = |message: &str| Finding { severity: Severity::Refuse, message: message.to_owned() };
         // Tables that are missing and cannot be created are found below.
         match self.create_tables().await {
-            Err(error) if error.kind() != ErrorKind::Unusable => return Err(error),
+            Err(error) if error.kind() != ErrorKind::Unusable || migrations::is_name_taken(&error) => {
+                return Err(error);
+            }
             Ok(()) | Err(_) => {}
         }
         let unread = || Error::new(ErrorKind::NotApplied, "the server does not tell its settings");

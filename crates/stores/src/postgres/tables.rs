@@ -93,7 +93,8 @@ impl PostgresTables {
     ///
     /// # Errors
     /// - `NotApplied` if the server cannot be reached.
-    /// - `Unusable` if the role may not create tables, or the schema has a version that this release does not know.
+    /// - `Unusable` if the role may not create tables, another object has a name that they need, or the schema has a
+    ///   version that this release does not know.
     ///
     /// # Cancel safety
     /// If dropped, either all missing versions are applied or none.

@@ -77,6 +77,9 @@ fn describe(kind: &str, object: &str, name: &str, place: Option<i64>) -> Finding
              database, and could read and change everything there; let the owner of the schema own it, or use \
              another schema"
         ),
+        "kind" => format!(
+            "{object} is {name}, and not what Hapax has under this name; drop or rename it, or use another schema"
+        ),
         "row security" => format!(
             "{object} has row-level security, which hides rows; run `alter table {object} disable row level security`"
         ),

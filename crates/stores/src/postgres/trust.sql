@@ -11,7 +11,7 @@ with home as materialized (
      where r.rolname = current_user
         or pg_catalog.pg_has_role(r.oid, h.nspowner, 'usage') or pg_catalog.pg_has_role(r.oid, h.datdba, 'usage')
 ), tables as materialized (
-    select c.oid, c.relname, c.relowner, c.relrowsecurity
+    select c.oid, c.relname, c.relkind, c.relowner, c.relrowsecurity
       from pg_catalog.pg_class c, home h
      where c.relnamespace = h.oid and c.relname = any($2)
 ), path as materialized (
@@ -31,6 +31,15 @@ select 'owner', p.proname, pg_catalog.pg_get_userbyid(p.proowner), null
            ('hapax_done', 'text, uuid, bytea'), ('hapax_refuse_event', ''),
            ('hapax_emit', 'text, uuid, integer, text, bytea, bytea, text, text, text, jsonb, boolean')
        )
+ union all
+select 'kind', t.relname,
+       case t.relkind
+           when 'r' then 'a table' when 'p' then 'a partitioned table' when 'S' then 'a sequence' when 'v' then 'a view'
+           when 'm' then 'a materialized view' when 'i' then 'an index' else 'of another kind'
+       end::pg_catalog.name, null
+  from tables t
+ where t.relkind
+       <> case when t.relname in ('hapax_outbox_id', 'hapax_dead_number') then 'S' else 'r' end::pg_catalog."char"
  union all
 select 'trigger', t.relname, g.tgname, null
   from tables t

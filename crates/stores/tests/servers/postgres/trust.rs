@@ -17,6 +17,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("tables_of_another_role_are_refused", POSTGRES, foreign_tables),
         test("nothing_of_another_role_runs_before_its_tables_are_refused", POSTGRES, foreign_view),
         test("triggers_rules_and_policies_of_others_are_refused", POSTGRES, additions),
+        test("a_name_that_is_taken_is_told", POSTGRES, taken_names),
         test("a_schema_in_which_others_may_create_is_reported", POSTGRES, open_schema),
         test("a_search_path_with_the_system_behind_others_is_refused", POSTGRES, late_system),
     ]
@@ -130,6 +131,34 @@ async fn additions() {
         }
         assert_refused(Operation::new("one").begin(&*store(&schema.url()), FIRST).await, Unusable, message);
         admin.batch_execute(drop).await.unwrap();
+    }
+    Operation::new("one").cycle(&*store(&schema.url())).await;
+}
+
+async fn taken_names() {
+    let schema = schema().await;
+    let (url, admin) = (schema.url().parse().unwrap(), schema.admin());
+    for (take, free, message) in [
+        ("create domain hapax_ledger as text", "drop domain hapax_ledger", "hapax_ledger"),
+        ("create table hapax_record_token ()", "drop table hapax_record_token", "hapax_record_token"),
+        (
+            "create function hapax_order(okey bytea) returns void language sql as ''",
+            "drop function hapax_order(bytea)",
+            "hapax_order",
+        ),
+        ("create view hapax_outbox as select 1", "drop view hapax_outbox", "hapax_outbox is a view"),
+        ("create sequence hapax_migration", "drop sequence hapax_migration", "hapax_migration is a sequence"),
+        ("create table hapax_dead_number ()", "drop table hapax_dead_number", "hapax_dead_number is a table"),
+    ] {
+        admin.batch_execute(take).await.unwrap();
+        assert_refused(Operation::new("one").begin(&*store(&schema.url()), FIRST).await, Unusable, message);
+        assert_refused(PostgresDeadLetters::connect(&url).unwrap().list(None, 1).await, Unusable, message);
+        assert_refused(PostgresTables::connect(&url).unwrap().create().await, Unusable, message);
+        match PostgresOutbox::connect(&url).unwrap().check().await {
+            Ok(findings) => assert!(refusals(&findings)[0].contains(message), "{findings:?}"),
+            refused => assert_refused(refused, Unusable, message),
+        }
+        admin.batch_execute(free).await.unwrap();
     }
     Operation::new("one").cycle(&*store(&schema.url())).await;
 }
