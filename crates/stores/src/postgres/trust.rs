@@ -60,7 +60,8 @@ fn finding(row: &Row) -> Result<Finding, tokio_postgres::Error> {
 
 fn describe(kind: &str, object: &str, name: &str, place: Option<i64>) -> Finding {
     let comes_first = place.is_some_and(|place| place < 0);
-    let severity = if kind == "schema" && !comes_first { Severity::Warn } else { Severity::Refuse };
+    let is_warning = kind == "schema owner" || kind == "schema" && !comes_first;
+    let severity = if is_warning { Severity::Warn } else { Severity::Refuse };
     let message = match kind {
         "schema" if comes_first => format!(
             "the search path of the role has the schema {name} before pg_catalog, and other roles may create \
@@ -77,6 +78,11 @@ fn describe(kind: &str, object: &str, name: &str, place: Option<i64>) -> Finding
              database, and could read and change everything there; let the owner of the schema own it, or use \
              another schema"
         ),
+        "schema owner" => format!(
+            "the schema {object} is owned by the role {name}, which is neither this role nor the owner of the \
+             database; it can replace the tables of Hapax and add triggers to them, which run with the rights of this \
+             role; let the owner of the database own the schema and its tables"
+        ),
         "kind" => format!(
             "{object} is {name}, and not what Hapax has under this name; drop or rename it, or use another schema"
         ),
@@ -84,7 +90,10 @@ fn describe(kind: &str, object: &str, name: &str, place: Option<i64>) -> Finding
             "{object} has row-level security, which hides rows; run `alter table {object} disable row level security`"
         ),
         kind => {
-            format!("{object} has the {kind} {name}, which is not of Hapax and changes what its statements do; drop it")
+            format!(
+                "{object} has the {kind} {name}, which is not of Hapax, or was changed, and changes what its \
+                 statements do; drop it, or create it as Hapax does"
+            )
         }
     };
     Finding { severity, message }

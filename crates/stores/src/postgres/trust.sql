@@ -1,6 +1,6 @@
 -- What lets others change what the statements of this role do. $1 is the schema of the tables and sequences $2. One row
--- for each object that is not ours, and for each schema in which others may create: the `place` of the latter tells
--- whether it comes before the schema of the system in the search path.
+-- for each object that is not ours, for an owner of the schema who is another role, and for each schema in which others
+-- may create: the `place` of the latter tells whether it comes before the schema of the system in the search path.
 with home as materialized (
     select n.oid, n.nspname, n.nspowner, d.datdba
       from pg_catalog.pg_namespace n, pg_catalog.pg_database d
@@ -32,6 +32,11 @@ select 'owner', p.proname, pg_catalog.pg_get_userbyid(p.proowner), null
            ('hapax_emit', 'text, uuid, integer, text, bytea, bytea, text, text, text, jsonb, boolean')
        )
  union all
+select 'schema owner', h.nspname, o.rolname, null
+  from home h
+  join pg_catalog.pg_roles o on o.oid = h.nspowner
+ where o.rolname not in (current_user, 'pg_database_owner') and not pg_catalog.pg_has_role(o.oid, h.datdba, 'usage')
+ union all
 select 'kind', t.relname,
        case t.relkind
            when 'r' then 'a table' when 'p' then 'a partitioned table' when 'S' then 'a sequence' when 'v' then 'a view'
@@ -47,7 +52,21 @@ select 'trigger', t.relname, g.tgname, null
   join pg_catalog.pg_proc f on f.oid = g.tgfoid
  where not g.tgisinternal
    and not (t.relname = 'hapax_outbox' and g.tgname = 'hapax_outbox_attributes' and f.proname = 'hapax_refuse_event'
-            and f.pronamespace in (select oid from home) and f.proowner in (select oid from trusted))
+            and f.pronamespace in (select oid from home) and f.proowner in (select oid from trusted)
+            -- Before each row that is inserted, under the condition of 0006_outbox_attributes.sql. PostgreSQL records
+            -- no dependency on the functions and operators of the system, and one on all others.
+            and g.tgtype = 7::smallint and g.tgnargs = 0::smallint
+            and pg_catalog.split_part(pg_catalog.split_part(
+                    pg_catalog.replace(pg_catalog.replace(
+                        pg_catalog.pg_get_triggerdef(g.oid), 'pg_catalog.', ''), 'OPERATOR(>)', '>'
+                    ), ' WHEN ', 2), ' EXECUTE ', 1)
+                = '(((octet_length(new.namespace) > 255) OR (octet_length(new.type) > 255)'
+                  ' OR (octet_length(new.source) > 255) OR (octet_length(new.content_type) > 255)))'
+            and not exists (
+                    select from pg_catalog.pg_depend d
+                     where d.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass::pg_catalog.oid
+                       and d.objid = g.oid and d.refobjid not in (t.oid, f.oid)
+                ))
  union all
 select 'rule', t.relname, r.rulename, null from tables t join pg_catalog.pg_rewrite r on r.ev_class = t.oid
  union all

@@ -39,6 +39,8 @@ async fn least_privilege() {
     let schema = schema().await;
     store(&schema.url()).check().await.unwrap();
     let (server, name) = (PostgresServer::shared().await.unwrap(), schema.name());
+    // The owner of the database owns the schema and its tables.
+    schema.admin().batch_execute(&format!("reassign owned by {name} to postgres")).await.unwrap();
     let grants = [
         format!("create role {name}_few login"),
         format!("grant usage on schema {name} to {name}_few"),

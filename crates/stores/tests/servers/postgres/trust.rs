@@ -17,6 +17,8 @@ pub(super) fn tests() -> Vec<Trial> {
         test("tables_of_another_role_are_refused", POSTGRES, foreign_tables),
         test("nothing_of_another_role_runs_before_its_tables_are_refused", POSTGRES, foreign_view),
         test("triggers_rules_and_policies_of_others_are_refused", POSTGRES, additions),
+        test("a_trigger_of_hapax_with_another_definition_is_refused", POSTGRES, changed_trigger),
+        test("the_owner_of_the_schema_is_reported_if_it_is_another_role", POSTGRES, owner_of_schema),
         test("a_name_that_is_taken_is_told", POSTGRES, taken_names),
         test("a_schema_in_which_others_may_create_is_reported", POSTGRES, open_schema),
         test("a_search_path_with_the_system_behind_others_is_refused", POSTGRES, late_system),
@@ -133,6 +135,73 @@ async fn additions() {
         admin.batch_execute(drop).await.unwrap();
     }
     Operation::new("one").cycle(&*store(&schema.url())).await;
+}
+
+/// A role that may add triggers may replace the one of Hapax, whose condition runs with the rights of the writer.
+async fn changed_trigger() {
+    let schema = schema().await;
+    let admin = schema.admin();
+    let (store, outbox) = (store(&schema.url()), PostgresOutbox::connect(&schema.url().parse().unwrap()).unwrap());
+    assert_eq!(store.check().await.unwrap(), []);
+    let create = "create or replace trigger hapax_outbox_attributes";
+    let told = "select pg_get_triggerdef(oid) from pg_trigger where tgname = 'hapax_outbox_attributes'
+                   and tgrelid = 'hapax_outbox'::regclass";
+    let own: String = admin.query_one(told, &[]).await.unwrap().get(0);
+    let restore = own.replace("CREATE TRIGGER hapax_outbox_attributes", create);
+    let spy = "create function spy(text) returns boolean language sql as 'select false';
+               create function length(text) returns integer language sql as 'select 0'";
+    admin.batch_execute(spy).await.unwrap();
+    let spied = restore.replace("octet_length", &format!("{}.length", schema.name()));
+    let always = restore.replace(" 255", " 0");
+    let at_update = restore.replace("BEFORE INSERT", "BEFORE INSERT OR UPDATE");
+    let end = "execute function hapax_refuse_event()";
+    for changed in [
+        format!("{create} before insert on hapax_outbox for each row when (spy(new.topic)) {end}"),
+        format!("{create} before insert on hapax_outbox for each row {end}"),
+        format!("{create} before truncate on hapax_outbox {end}"),
+        spied,
+        always,
+        at_update,
+    ] {
+        assert_ne!(changed, restore);
+        // PostgreSQL replaces no trigger by one of another level.
+        admin.batch_execute("drop trigger hapax_outbox_attributes on hapax_outbox").await.unwrap();
+        admin.batch_execute(&changed).await.unwrap();
+        for findings in [store.check().await, outbox.check().await] {
+            let findings = findings.unwrap();
+            let is_told = |text: &&str| text.contains("hapax_outbox has the trigger hapax_outbox_attributes");
+            assert!(refusals(&findings).iter().any(is_told), "{changed}: {findings:?}");
+        }
+    }
+    admin.batch_execute("drop trigger hapax_outbox_attributes on hapax_outbox").await.unwrap();
+    admin.batch_execute(&restore).await.unwrap();
+    assert_eq!(store.check().await.unwrap(), []);
+}
+
+async fn owner_of_schema() {
+    let schema = schema().await;
+    let (name, admin) = (schema.name(), schema.admin());
+    let (store, ledger) = (store(&schema.url()), ledger(&schema.url(), terms()));
+    let outbox = PostgresOutbox::connect(&schema.url().parse().unwrap()).unwrap();
+    assert_eq!(store.check().await.unwrap(), []);
+    let own = async |owner: &str| {
+        let alter = format!("alter schema {name} owner to {owner}; grant usage on schema {name} to {name}");
+        admin.batch_execute(&alter).await.unwrap();
+    };
+    admin.batch_execute(&format!("create role {name}_other login")).await.unwrap();
+    own(&format!("{name}_other")).await;
+    for findings in [store.check().await, ledger.check(1).await, outbox.check().await] {
+        let findings = findings.unwrap();
+        let [Finding { severity: Severity::Warn, message }] = &findings[..] else { panic!("{findings:?}") };
+        assert!(message.starts_with(&format!("the schema {name} is owned by the role {name}_other")), "{message}");
+    }
+    // The owner of the database, who is a superuser here, may do everything anyway.
+    for owner in ["postgres", "pg_database_owner", name] {
+        own(owner).await;
+        for findings in [store.check().await, ledger.check(1).await, outbox.check().await] {
+            assert_eq!(findings.unwrap(), [], "{owner}");
+        }
+    }
 }
 
 async fn taken_names() {
