@@ -1,4 +1,4 @@
-//! Where the records are: behind the admin API of a process, or in a store.
+//! Where a command finds what it is about: behind the admin API of a process, or in a store.
 
 mod remote;
 
@@ -8,10 +8,9 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use hapax::Settings;
 use hapax::runtime::Tokio;
-use serde_json::{Map, Value};
 
 use crate::admin::api::audit::INCOMPLETE;
-use crate::admin::api::call::ApiCall;
+use crate::admin::api::calls::{ApiCall, ShowPolicy};
 use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::config::audit_file_of;
@@ -19,20 +18,27 @@ use crate::serve::exit::CommandError;
 use crate::store::wiring::{self, StoreUrl, schemes};
 use remote::AdminClient;
 
-/// Where the records are.
+/// The admin address of a process.
 #[derive(Debug, clap::Args)]
-pub(crate) struct PlaceArgs {
-    /// The admin address of a gateway or a worker: http://127.0.0.1:8081
-    #[arg(long, value_name = "URL", conflicts_with = "store")]
+pub(crate) struct AdminArgs {
+    /// The admin address of a process that has them: http://127.0.0.1:8081
+    #[arg(long, value_name = "URL")]
     admin: Option<http::Uri>,
 
     /// File with the token that the admin address requires
-    #[arg(long, value_name = "FILE", requires = "admin", env = "HAPAX_ADMIN_TOKEN_FILE", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "HAPAX_ADMIN_TOKEN_FILE", hide_env_values = true)]
     admin_token_file: Option<PathBuf>,
+}
+
+/// Where the records are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlaceArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
 
     /// The store with the records, for users of the library, or if no process runs: sqlite://PATH, redis://HOST or
     /// postgres://HOST/DATABASE
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "admin")]
     store: Option<String>,
 
     /// The namespace of the service, for --key [default: default]
@@ -50,47 +56,63 @@ pub(crate) struct PlaceArgs {
     pub(crate) json: bool,
 }
 
-/// The records, opened.
+/// A place to which a command sends its calls.
 #[derive(Debug)]
-pub(crate) struct KeysPlace {
-    access: RecordAccess,
+pub(crate) struct CalledPlace {
+    access: Access,
     /// The flags that name this place, for a command that the operator may run next.
     flags: String,
 }
 
-/// Both forms are asked by the same paths.
 #[derive(Debug)]
-enum RecordAccess {
+enum Access {
     Listener(Box<AdminClient>),
     Store(Box<AdminApi>),
+    /// Writes leave no audit events.
+    Unaudited(Box<AdminApi>),
+}
+
+impl AdminArgs {
+    /// The process with this address, if there is one.
+    pub(crate) fn open(&self) -> Result<Option<CalledPlace>, CommandError> {
+        let open = |url| AdminClient::new(url, self.admin_token_file.as_deref());
+        let client = self.admin.as_ref().map(open).transpose()?;
+        Ok(client.map(|client| CalledPlace { access: Access::Listener(Box::new(client)), flags: flags(self.flags()) }))
+    }
+
+    fn flags(&self) -> [(&'static str, Option<String>); 2] {
+        [
+            ("--admin", self.admin.as_ref().map(ToString::to_string)),
+            ("--admin-token-file", shown(&self.admin_token_file)),
+        ]
+    }
+}
+
+fn shown(path: &Option<PathBuf>) -> Option<String> {
+    path.as_ref().map(|path| path.display().to_string())
+}
+
+fn flags(flags: impl IntoIterator<Item = (&'static str, Option<String>)>) -> String {
+    flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", quoted(&value?)))).collect()
 }
 
 impl PlaceArgs {
-    pub(crate) async fn open(&self) -> Result<KeysPlace, CommandError> {
-        let access = match (&self.admin, &self.store) {
-            (Some(url), _) => {
-                RecordAccess::Listener(Box::new(AdminClient::new(url, self.admin_token_file.as_deref())?))
-            }
-            (None, Some(url)) => RecordAccess::Store(Box::new(self.open_store(url).await?)),
-            (None, None) => {
-                return Err(CommandError::usage(anyhow!("name the place by --admin URL or --store URL")));
-            }
-        };
-        Ok(KeysPlace { access, flags: self.flags() })
+    pub(crate) async fn open(&self) -> Result<CalledPlace, CommandError> {
+        if let Some(process) = self.admin.open()? {
+            return Ok(process);
+        }
+        let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --store URL"));
+        let access = Access::Store(Box::new(self.open_store(self.store.as_ref().ok_or_else(missing)?).await?));
+        Ok(CalledPlace { access, flags: self.flags() })
     }
 
     fn flags(&self) -> String {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let is_named = self.namespace != "default";
-        let flags = [
-            ("--admin", self.admin.as_ref().map(ToString::to_string)),
-            ("--admin-token-file", path(&self.admin_token_file)),
+        flags([
             ("--store", self.store.as_deref().map(without_password)),
             ("--namespace", is_named.then(|| self.namespace.clone())),
-            ("--audit-file", path(&self.audit_file)),
-        ];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", quoted(&value?))));
-        given.collect()
+            ("--audit-file", shown(&self.audit_file)),
+        ])
     }
 
     async fn open_store(&self, url: &str) -> Result<AdminApi, CommandError> {
@@ -108,37 +130,33 @@ impl PlaceArgs {
     }
 }
 
-impl KeysPlace {
-    pub(crate) async fn get(&self, path: &str, query: &str) -> Result<Value, CommandError> {
-        let answer = match &self.access {
-            RecordAccess::Listener(client) => client.get(path, query).await?,
-            RecordAccess::Store(api) => {
-                let call = ApiCall::read(&path.split('/').collect::<Vec<_>>(), query);
-                called(api, call).await
-            }
-        };
-        answer.map_err(|error| self.failure(error))
+impl CalledPlace {
+    /// A store to which commands write without audit events.
+    pub(crate) fn unaudited(open: impl FnOnce(AdminApi) -> AdminApi) -> Self {
+        let api = open(AdminApi::new(PolicyDescription::new("command", ""), None));
+        Self { access: Access::Unaudited(Box::new(api)), flags: String::new() }
     }
 
-    /// Writes. The inner error is the refusal of one record; a command on many goes on.
-    pub(crate) async fn post(
-        &self,
-        path: &str,
-        body: Map<String, Value>,
-    ) -> Result<Result<Value, ApiError>, CommandError> {
+    /// Makes a call. The inner error is a refusal about its target; a command on many goes on.
+    pub(crate) async fn attempt<C: ApiCall>(&self, call: &C) -> Result<Result<C::Answer, ApiError>, CommandError> {
         let answer = match &self.access {
-            RecordAccess::Listener(client) => client.post(path, body).await?,
-            RecordAccess::Store(api) => called(api, ApiCall::write(&path.split('/').collect::<Vec<_>>(), body)).await,
+            Access::Listener(client) => client.send(call).await?,
+            Access::Store(api) => api.call(&Requester::user(), call).await,
+            Access::Unaudited(api) => call.carry_out(api).await,
         };
         match answer {
-            Err(error) if !is_about_record(&error) => Err(self.failure(error)),
+            Err(error) if !is_about_target(&error) => Err(self.failure(error)),
             answered => Ok(answered),
         }
     }
 
+    /// Makes a call whose refusal ends the command.
+    pub(crate) async fn ask<C: ApiCall>(&self, call: &C) -> Result<C::Answer, CommandError> {
+        self.attempt(call).await?.map_err(|error| self.failure(error))
+    }
+
     pub(crate) async fn namespace(&self) -> Result<String, CommandError> {
-        let policy = self.get("policy", "").await?;
-        Ok(policy["namespace"].as_str().unwrap_or_default().to_owned())
+        Ok(self.ask(&ShowPolicy {}).await?.namespace)
     }
 
     /// The error of a command, with the exit code of its kind, and the command that would work here.
@@ -175,11 +193,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-async fn called(api: &AdminApi, call: Result<ApiCall, ApiError>) -> Result<Value, ApiError> {
-    api.handle(&Requester::user(), &call?).await
-}
-
-/// Whether a refusal is about the state of one record.
-fn is_about_record(error: &ApiError) -> bool {
-    matches!(error.code, "stale" | "wrong-state" | "not-found" | "internal-record" | "damaged")
+/// Whether a refusal is about the state of the target.
+fn is_about_target(error: &ApiError) -> bool {
+    const CODES: [&str; 7] = ["stale", "wrong-state", "not-found", "internal-record", "damaged", "taken", "unreadable"];
+    CODES.contains(&&*error.code)
 }

@@ -1,9 +1,11 @@
 //! The dashboard: static files for a browser. All data comes from the admin API, so the files need no token.
 
-use bytes::Bytes;
+use axum::Router;
+use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderName, Method, StatusCode};
+
+use crate::admin::listener::AdminState;
 
 /// The path, the media type and the content of each file.
 const FILES: [(&str, &str, &str); 10] = [
@@ -34,16 +36,12 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (CACHE_CONTROL, "no-cache"),
 ];
 
-/// The response with a file of the dashboard, if the path is one.
-pub(crate) fn respond(method: &Method, path: &str) -> Option<Response<Full<Bytes>>> {
-    let (_, media_type, content) = FILES.iter().find(|(own, ..)| *own == path)?;
-    if method != Method::GET && method != Method::HEAD {
-        let mut refusal = Response::new(Full::from("read the dashboard with GET\n"));
-        *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        return Some(refusal);
-    }
-    let mut response = Response::new(Full::from(*content));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
-    Some(response)
+pub(crate) fn router() -> Router<AdminState> {
+    FILES.into_iter().fold(Router::new(), |router, (path, media_type, content)| {
+        let respond = async move |method: Method| match method {
+            Method::GET | Method::HEAD => Ok(([(CONTENT_TYPE, media_type)], HEADERS, content)),
+            _ => Err((StatusCode::METHOD_NOT_ALLOWED, "read the dashboard with GET\n")),
+        };
+        router.route(path, any(respond))
+    })
 }

@@ -4,29 +4,30 @@ mod answering;
 mod connections;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{HeaderValue, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tower_service::Service;
 
 use crate::admin::access::AdminAccess;
-use crate::admin::api::call::PREFIX;
-use crate::admin::api::{AdminApi, Requester, serve as api};
+use crate::admin::api::calls::PREFIX;
+use crate::admin::api::{AdminApi, Requester, router as api};
 use crate::admin::dashboard;
 use crate::admin::listener::connections::{AdminConnections, ConnectionLimits};
 use crate::serve::shutdown::Shutdown;
 
 /// The text format of Prometheus.
-const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Whether a process can do its work.
 #[async_trait]
@@ -62,57 +63,59 @@ impl AdminState {
 /// the API.
 pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
     let mut connections = AdminConnections::new(ConnectionLimits::default());
+    let router = router(admin);
     loop {
         let Ok((stream, client)) = listener.accept().await else {
             // The usual cause is a lack of file descriptors, which lasts a while.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let admin = admin.clone();
-        connections.serve(stream, client.ip(), move |request| respond(request, client.ip(), admin.clone()));
+        let router = router.clone();
+        connections.serve(stream, client.ip(), move |mut request| {
+            request.extensions_mut().insert(Requester::client(client.ip()));
+            router.clone().call(request)
+        });
     }
 }
 
-async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) -> Response<Full<Bytes>> {
-    if let Some(file) = dashboard::respond(request.method(), request.uri().path()) {
-        return file;
-    }
-    let (mut format, mut status) = (TEXT_TYPE, StatusCode::OK);
-    let text = match request.uri().path() {
-        // The first two need no token, because load balancers and probes send none.
-        "/healthz" => "ok\n".into(),
-        "/readyz" => match admin.readiness().await {
-            Ok(()) => "ready\n".into(),
-            Err(reason) => {
-                status = StatusCode::SERVICE_UNAVAILABLE;
-                format!("not ready: {reason}\n")
-            }
-        },
-        path => {
-            if let Some(refusal) = admin.access.refusal(request.headers()) {
-                if path.starts_with(PREFIX) {
-                    return api::refused(refusal);
-                }
-                status = refusal.status;
-                format!("{}\n", refusal.detail)
-            } else if path.starts_with(PREFIX) {
-                return api::respond(request, &admin.api, &admin.access, Requester::client(client)).await;
-            } else if path == "/metrics" {
-                format = METRICS_TYPE;
-                admin.metrics.render()
-            } else {
-                status = StatusCode::NOT_FOUND;
-                format!(
-                    "the pages are /, /healthz, /readyz, /metrics and those below {PREFIX}; see {PREFIX}openapi.json\n"
-                )
-            }
-        }
+fn router(admin: AdminState) -> Router {
+    let metrics = async |State(admin): State<AdminState>| ([(CONTENT_TYPE, METRICS_TYPE)], admin.metrics.render());
+    api::router()
+        .route("/metrics", any(metrics))
+        .fallback(unknown_page)
+        .layer(from_fn_with_state(admin.clone(), check_access))
+        // What follows needs no token: load balancers and probes send none.
+        .route("/healthz", any("ok\n"))
+        .route("/readyz", any(readyz))
+        .merge(dashboard::router())
+        .with_state(admin)
+}
+
+/// Refuses a client that may not read.
+async fn check_access(State(admin): State<AdminState>, request: Request, next: Next) -> Response {
+    let mut response = match admin.access.refusal(request.headers()) {
+        None => return next.run(request).await,
+        Some(refusal) if request.uri().path().starts_with(PREFIX) => refusal.into_response(),
+        Some(refusal) => (refusal.status, format!("{}\n", refusal.detail)).into_response(),
     };
-    let mut response = Response::new(Full::from(text));
-    if status == StatusCode::UNAUTHORIZED {
+    if response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, format);
     response
+}
+
+async fn readyz(State(admin): State<AdminState>) -> (StatusCode, String) {
+    match admin.readiness().await {
+        Ok(()) => (StatusCode::OK, "ready\n".into()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+    }
+}
+
+async fn unknown_page(uri: Uri) -> Response {
+    if uri.path().starts_with(PREFIX) {
+        return api::unknown_path().into_response();
+    }
+    let pages =
+        format!("the pages are /, /healthz, /readyz, /metrics and those below {PREFIX}; see {PREFIX}openapi.json\n");
+    (StatusCode::NOT_FOUND, pages).into_response()
 }

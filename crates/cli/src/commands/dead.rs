@@ -5,18 +5,17 @@ mod print;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::broker::{
-    DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, LetterChange, LetterWord, ListedLetter, ListedReason,
-    SeenLetter,
-};
-use hapax::runtime::{Runtime, Tokio};
+use hapax::broker::{DeadLetterId, DeadReason, SeenLetter};
+use hapax::runtime::Tokio;
 
-use super::print::line;
-use crate::admin::api::dead::refuses_word;
-use crate::serve::exit::{CommandError, request};
+use super::print::{line, object};
+use crate::admin::api::AdminApi;
+use crate::admin::api::calls::{ApiCall, LARGEST_PAGE, members};
+use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
+use crate::place::{AdminArgs, CalledPlace};
+use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
 
@@ -49,6 +48,9 @@ enum DeadAction {
 /// Where the dead letters are.
 #[derive(Debug, clap::Args)]
 struct Place {
+    #[command(flatten)]
+    admin: AdminArgs,
+
     /// The store that has the dead letters: sqlite://PATH, postgres://HOST/DATABASE or redis://HOST
     #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
     store: Option<String>,
@@ -73,8 +75,8 @@ struct Filter {
     source: Option<String>,
 
     /// Only letters that were written longer ago than this, for instance 90days
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-    older_than: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    older_than: Option<humantime::Duration>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -150,16 +152,6 @@ struct RedriveArgs {
     done: bool,
 }
 
-impl RedriveArgs {
-    fn word(&self) -> Option<LetterWord> {
-        let done = self.done.then_some(LetterWord::Done);
-        done.or(self.not_done.then_some(LetterWord::NotDone))
-    }
-}
-
-/// How many letters one request returns.
-const PAGE: usize = 200;
-
 fn reason(name: &str) -> Result<DeadReason, String> {
     let names = || DeadReason::ALL.map(DeadReason::as_str).join(", ");
     DeadReason::from_name(name).ok_or_else(|| format!("the reasons are {}", names()))
@@ -169,18 +161,23 @@ pub(crate) async fn run(args: DeadArgs) -> Result<ExitCode, CommandError> {
     match args.action {
         DeadAction::List(args) => list(&args).await,
         DeadAction::Show(args) => show(&args).await,
-        DeadAction::Redrive(args) => redrive(args).await,
-        DeadAction::Drop(args) => drop_letters(args).await,
+        DeadAction::Redrive(args) => redrive(&args).await,
+        DeadAction::Drop(args) => drop_letters(&args).await,
     }
 }
 
 impl Place {
-    fn open(&self) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
+    fn open(&self) -> Result<CalledPlace, CommandError> {
+        if let Some(process) = self.admin.open()? {
+            return Ok(process);
+        }
         let (flag, url) = match (&self.store, &self.database) {
             (Some(url), None) => ("--store", url),
             (None, Some(url)) => ("--database", url),
             (None, None) => {
-                return Err(CommandError::usage(anyhow!("name the place by --store URL or --database URL")));
+                return Err(CommandError::usage(anyhow!(
+                    "name the place by --admin URL, --store URL or --database URL"
+                )));
             }
             (Some(_), Some(_)) => {
                 let message = "both --store and --database are set (by HAPAX_STORE or HAPAX_DATABASE, too); name one";
@@ -194,97 +191,83 @@ impl Place {
         }
         let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("{flag} takes {SCHEMES}")));
         let url: StoreUrl = url.parse().map_err(wrong)?;
-        open(&url, Arc::new(Tokio::current()))
+        let letters = open(&url, Arc::new(Tokio::current()))?;
+        Ok(CalledPlace::unaudited(|api| AdminApi { dead: Some(letters), ..api }))
     }
 }
 
 impl Filter {
-    fn allows(&self, letter: &ListedLetter) -> bool {
-        self.reason.is_none_or(|reason| letter.reason == ListedReason::Known(reason))
-            && self.source.as_ref().is_none_or(|source| *source == letter.source)
-            && self.older_than.is_none_or(|age| Tokio::current().wall_now().since(letter.at) > age)
+    fn ask(&self, cursor: Option<String>) -> ListLetters {
+        let reason = self.reason.map(|reason| reason.as_str().to_owned());
+        ListLetters {
+            reason,
+            source: self.source.clone(),
+            older_than: self.older_than,
+            cursor,
+            limit: Some(LARGEST_PAGE),
+        }
     }
 }
 
 async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
-    let letters = args.place.open()?;
-    let mut cursor = args.after.clone().map(DeadCursor::new);
+    let place = args.place.open()?;
+    let mut ask = args.filter.ask(args.after.clone());
     let mut left = args.limit.unwrap_or(usize::MAX);
     while left > 0 {
-        let page = request(letters.list(cursor.as_ref(), PAGE)).await?;
-        if page.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        cursor = page.last().map(|last| last.cursor.clone());
-        for letter in page.iter().filter(|letter| args.filter.allows(letter)).take(left) {
+        let page = place.ask(&ask).await?;
+        ask.cursor = page.next;
+        for letter in page.dead_letters.iter().take(left) {
             left -= 1;
-            cursor = if left == 0 { Some(letter.cursor.clone()) } else { cursor };
+            if left == 0 {
+                ask.cursor = Some(letter.cursor.clone());
+            }
             if !line(&print::listed(letter, args.place.json))? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
+        if ask.cursor.is_none() {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
-    if let Some(cursor) = cursor.filter(|_| !args.place.json) {
+    if let Some(cursor) = ask.cursor.filter(|_| !args.place.json) {
         eprintln!("there may be more: --after {cursor}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
-    let letters = args.place.open()?;
-    let Some(found) = request(letters.find(args.id)).await? else {
-        return Err(CommandError::failed(anyhow!("there is no dead letter with the id {}", args.id)));
-    };
-    line(&print::shown(&found, args.payload, args.place.json))?;
+    let shown = args.place.open()?.ask(&ShowLetter { id: args.id, payload: args.payload }).await?;
+    line(&object(members(&shown), args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
-    let (letters, as_json) = (args.chosen.place.open()?, args.chosen.place.json);
-    let found = args.chosen.letters(&*letters).await?;
-    let is_known = |letter: &FoundLetter| letter.reason.as_ref().is_none_or(|it| matches!(it, ListedReason::Known(_)));
+async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
+    let (place, as_json) = (args.chosen.place.open()?, args.chosen.place.json);
+    let found = args.chosen.letters(&place).await?;
+    let is_known = |letter: &FoundLetter| letter.reason.as_ref().is_none_or(|it| DeadReason::from_name(it).is_some());
     let (known, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(is_known);
     for letter in &unreadable {
         line(&print::passed_over(letter, as_json))?;
     }
-    let word = args.word();
-    let mut unchanged = 0;
-    for letter in &known {
-        if request(refuses_word(&*letters, letter.id, word)).await? {
-            unchanged += 1;
-            line(&print::refused_word(letter.id, as_json))?;
-            continue;
-        }
-        let change = request(letters.mark(letter.id, &letter.seen, word)).await?;
-        unchanged += usize::from(change != LetterChange::Yes);
-        // The others are marked also if nobody reads what is printed.
-        line(&print::changed(letter.id, "marked", change, as_json))?;
-    }
+    let call = |letter: &FoundLetter| RedriveLetter {
+        id: letter.id,
+        seen: letter.seen.clone(),
+        not_done: args.not_done,
+        done: args.done,
+    };
+    let marked = args.chosen.write(&place, &known, ("marked", call)).await;
     if !unreadable.is_empty() {
         let (passed, of) = (unreadable.len(), unreadable.len() + known.len());
         let message = "this release cannot read them; use the one that wrote them, or drop them";
         return Err(CommandError::failed(anyhow!("{passed} of {of} dead letters are passed over: {message}")));
     }
-    all_changed(unchanged, known.len(), "marked")
+    marked
 }
 
-async fn drop_letters(args: Chosen) -> Result<ExitCode, CommandError> {
-    let letters = args.place.open()?;
-    let found = args.letters(&*letters).await?;
-    let mut unchanged = 0;
-    for letter in &found {
-        let change = request(letters.remove(letter.id, &letter.seen)).await?;
-        unchanged += usize::from(change != LetterChange::Yes);
-        line(&print::changed(letter.id, "dropped", change, args.place.json))?;
-    }
-    all_changed(unchanged, found.len(), "dropped")
-}
-
-fn all_changed(unchanged: usize, of: usize, done: &str) -> Result<ExitCode, CommandError> {
-    if unchanged > 0 {
-        return Err(CommandError::failed(anyhow!("{unchanged} of {of} dead letters were not {done}")));
-    }
-    Ok(ExitCode::SUCCESS)
+async fn drop_letters(args: &Chosen) -> Result<ExitCode, CommandError> {
+    let place = args.place.open()?;
+    let call = |letter: &FoundLetter| DropLetter { id: letter.id, seen: letter.seen.clone() };
+    args.write(&place, &args.letters(&place).await?, ("dropped", call)).await
 }
 
 /// What a write has to know of a letter.
@@ -293,29 +276,46 @@ struct FoundLetter {
     id: DeadLetterId,
     seen: SeenLetter,
     /// None if an operator named the letter.
-    reason: Option<ListedReason>,
+    reason: Option<String>,
 }
 
 impl Chosen {
-    async fn letters(&self, letters: &dyn DeadLetterStore) -> Result<Vec<FoundLetter>, CommandError> {
-        match (self.id, &self.seen) {
-            (Some(id), Some(seen)) => Ok(vec![FoundLetter { id, seen: seen.clone(), reason: None }]),
-            _ => find_all(letters, &self.filter).await,
+    async fn letters(&self, place: &CalledPlace) -> Result<Vec<FoundLetter>, CommandError> {
+        if let (Some(id), Some(seen)) = (self.id, &self.seen) {
+            return Ok(vec![FoundLetter { id, seen: seen.clone(), reason: None }]);
+        }
+        // They are collected first: a letter that a worker takes and writes again goes to the end of the list, so that
+        // the list might never end.
+        let (mut found, mut ask) = (Vec::new(), self.filter.ask(None));
+        loop {
+            let page = place.ask(&ask).await?;
+            let letters = page.dead_letters.into_iter();
+            found.extend(letters.map(|it| FoundLetter { id: it.id, seen: it.seen, reason: Some(it.reason) }));
+            ask.cursor = page.next;
+            if ask.cursor.is_none() {
+                return Ok(found);
+            }
         }
     }
-}
 
-/// All letters that the filter allows, as their list shows them. They are collected first: a letter that a worker takes
-/// and writes again goes to the end of the list, so that the list might never end.
-async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<FoundLetter>, CommandError> {
-    let (mut found, mut cursor) = (Vec::new(), None);
-    loop {
-        let page = request(letters.list(cursor.as_ref(), PAGE)).await?;
-        let Some(last) = page.last() else { return Ok(found) };
-        cursor = Some(last.cursor.clone());
-        let allowed = page.into_iter().filter(|letter| filter.allows(letter));
-        let chosen =
-            |letter: ListedLetter| FoundLetter { id: letter.id, seen: letter.seen, reason: Some(letter.reason) };
-        found.extend(allowed.map(chosen));
+    /// Makes a call for each letter. `done` is `marked` or `dropped`.
+    async fn write<C: ApiCall>(
+        &self,
+        place: &CalledPlace,
+        letters: &[FoundLetter],
+        (done, call): (&str, impl Fn(&FoundLetter) -> C),
+    ) -> Result<ExitCode, CommandError> {
+        let mut unchanged = 0_usize;
+        for letter in letters {
+            let refusal = place.attempt(&call(letter)).await?.err();
+            unchanged += usize::from(refusal.is_some());
+            // The others are written also if nobody reads what is printed.
+            line(&print::changed(letter.id, (done, refusal), self.place.json))?;
+        }
+        if unchanged > 0 {
+            let of = letters.len();
+            return Err(CommandError::failed(anyhow!("{unchanged} of {of} dead letters were not {done}")));
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,14 +6,14 @@ mod write;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::anyhow;
 use hapax::OperationId;
-use serde_json::Value;
 
-use super::print::line;
-use crate::place::{KeysPlace, PlaceArgs};
+use super::print::{line, object};
+use crate::admin::api::calls::{LARGEST_PAGE, members};
+use crate::admin::api::records::writes::{Release, Reopen};
+use crate::admin::api::records::{ListRecords, ShowRecord};
+use crate::place::PlaceArgs;
 use crate::serve::exit::CommandError;
 
 use which::{KeyArgs, ListFilter};
@@ -84,19 +84,19 @@ pub(crate) async fn run(args: KeysArgs) -> Result<ExitCode, CommandError> {
         KeysCommand::List(args) => list(&args).await,
         KeysCommand::Show(args) => show(&args).await,
         KeysCommand::Resolve(args) => args.run().await,
-        KeysCommand::Reopen(args) => args.run("reopen").await,
-        KeysCommand::Release(args) => args.run("release").await,
+        KeysCommand::Reopen(args) => args.write(&Reopen {}).await,
+        KeysCommand::Release(args) => args.write(&Release {}).await,
         KeysCommand::Purge(args) => args.run().await,
     }
 }
 
 async fn list(args: &ListRecordsArgs) -> Result<ExitCode, CommandError> {
     let place = args.place.open().await?;
-    let mut pages = Pages::new(&args.filter, args.operation);
     let (mut left, mut is_first) = (args.limit.unwrap_or(usize::MAX), true);
-    while left > 0
-        && let Some(page) = pages.next(&place, left).await?
-    {
+    let mut ask = ListRecords { operation: args.operation, ..args.filter.ask() };
+    while left > 0 {
+        ask.limit = Some(left.min(LARGEST_PAGE));
+        let page = place.ask(&ask).await?;
         for rk in &page.damaged {
             eprintln!("the record {rk} cannot be read: it was altered, or another release wrote it");
         }
@@ -109,6 +109,10 @@ async fn list(args: &ListRecordsArgs) -> Result<ExitCode, CommandError> {
                 return Ok(ExitCode::SUCCESS);
             }
         }
+        ask.cursor = page.next;
+        if ask.cursor.is_none() {
+            break;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -116,57 +120,13 @@ async fn list(args: &ListRecordsArgs) -> Result<ExitCode, CommandError> {
 async fn show(args: &ShowRecordArgs) -> Result<ExitCode, CommandError> {
     let place = args.place.open().await?;
     let rk = args.key.record_key(&place).await?;
-    let answer = if args.answer { "answer=true" } else { "" };
-    let record = place.get(&format!("records/{rk}"), answer).await?;
-    line(&print::shown(record, args.place.json))?;
+    let record = place.ask(&ShowRecord { rk, answer: args.answer }).await?;
+    line(&object(members(&record), args.place.json))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The pages of a list.
-#[derive(Debug)]
-struct Pages {
-    filter: String,
-    /// None at the end.
-    cursor: Option<String>,
-}
-
-#[derive(Debug)]
-struct Page {
-    records: Vec<Value>,
-    damaged: Vec<String>,
-}
-
-/// How many records one request asks for.
-const PAGE: usize = 500;
-
-impl Pages {
-    fn new(filter: &ListFilter, operation: Option<OperationId>) -> Self {
-        let operation = operation.map(|id| format!("&operation={id}")).unwrap_or_default();
-        Self { filter: filter.query() + &operation, cursor: Some(String::new()) }
-    }
-
-    /// The next page; None behind the last one. A page may have no records, and more than `limit`.
-    async fn next(&mut self, place: &KeysPlace, limit: usize) -> Result<Option<Page>, CommandError> {
-        let Some(cursor) = self.cursor.take() else { return Ok(None) };
-        let cursor = if cursor.is_empty() { cursor } else { format!("&cursor={cursor}") };
-        let query = format!("limit={}{}{cursor}", limit.min(PAGE), self.filter);
-        let mut page = place.get("records", &query).await?;
-        self.cursor = page["next"].as_str().map(str::to_owned);
-        let damaged = page["damaged"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-        let damaged = damaged.collect();
-        let Value::Array(records) = page["records"].take() else {
-            return Err(CommandError::cannot_start(anyhow!("the answer has no list of records: {page}")));
-        };
-        Ok(Some(Page { records, damaged }))
-    }
 }
 
 /// Reads `@FILE`, the form in which a flag names a file.
 fn file(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix('@').filter(|path| !path.is_empty());
     path.map(PathBuf::from).ok_or_else(|| "name a file: @FILE".into())
-}
-
-fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
-    humantime::parse_duration(text)
 }

@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use hapax::EventId;
-use hapax::outbox::{OutboxUpkeep, ParkedKey};
 use hapax::runtime::Tokio;
 
-use super::print::line;
+use super::print::{line, object};
+use crate::admin::api::AdminApi;
+use crate::admin::api::calls::{LARGEST_PAGE, members};
 use crate::admin::api::ordering_key::OrderingKey;
-use crate::admin::api::outbox::{MAX_COUNTED, STEP};
-use crate::serve::exit::{CommandError, request};
+use crate::admin::api::outbox::{DropEvent, ListParked, ParkedView, ResumeKey, ShowEvent};
+use crate::place::{AdminArgs, CalledPlace};
+use crate::serve::exit::CommandError;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::outbox;
 use crate::store::wiring::tables::SCHEMES;
@@ -61,9 +63,12 @@ enum OutboxCommand {
 /// Where the outbox is.
 #[derive(Debug, clap::Args)]
 struct OutboxPlace {
+    #[command(flatten)]
+    admin: AdminArgs,
+
     /// The database of the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
-    database: String,
+    database: Option<String>,
 
     /// Print one JSON object a line
     #[arg(long)]
@@ -120,9 +125,6 @@ struct DropEventArgs {
     place: OutboxPlace,
 }
 
-/// How many parked keys one request returns.
-const PAGE: usize = 200;
-
 pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
     match args.action {
         OutboxCommand::List(args) => list(&args).await,
@@ -134,67 +136,66 @@ pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
 }
 
 impl OutboxPlace {
-    async fn open(&self) -> Result<Arc<dyn OutboxUpkeep>, CommandError> {
+    async fn open(&self) -> Result<CalledPlace, CommandError> {
+        if let Some(process) = self.admin.open()? {
+            return Ok(process);
+        }
+        let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --database URL"));
         let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("--database takes {SCHEMES}")));
-        let url: StoreUrl = self.database.parse().map_err(wrong)?;
+        let url: StoreUrl = self.database.as_ref().ok_or_else(missing)?.parse().map_err(wrong)?;
         let opened = outbox::open(&url, Arc::new(Tokio::current())).await?;
-        Ok(opened.upkeep)
+        Ok(CalledPlace::unaudited(|api| AdminApi { outbox: Some(opened.upkeep), ..api }))
     }
 }
 
 async fn list(args: &ListParkedArgs) -> Result<ExitCode, CommandError> {
-    let outbox = args.place.open().await?;
-    let mut last: Option<ParkedKey> = None;
+    let (place, mut ask) = (args.place.open().await?, ListParked { cursor: None, limit: Some(LARGEST_PAGE) });
     loop {
-        let mut page = request(outbox.parked(last.as_ref(), PAGE)).await?;
-        for parked in &page {
+        let page = place.ask(&ask).await?;
+        for parked in &page.parked {
             if !line(&print::parked(parked, args.place.json))? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        last = page.pop();
-        if last.is_none() {
-            break;
+        ask.cursor = page.next;
+        if ask.cursor.is_none() {
+            line(&print::counts(page.counts, args.place.json))?;
+            return Ok(ExitCode::SUCCESS);
         }
     }
-    let counts = request(outbox.counts(MAX_COUNTED)).await?;
-    line(&print::counts(&counts, MAX_COUNTED, args.place.json))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn show(args: &ShowEventArgs) -> Result<ExitCode, CommandError> {
-    let outbox = args.place.open().await?;
-    let Some((row, state, event)) = request(outbox.find(args.id)).await? else {
-        let message = anyhow!("there is no event with the id {}; its row may have been removed", args.id);
-        return Err(CommandError::failed(message));
-    };
-    line(&print::shown((row, state, &event), args.payload, args.place.json))?;
+    let shown = args.place.open().await?.ask(&ShowEvent { id: args.id, payload: args.payload }).await?;
+    line(&object(members(&shown), args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn resume(args: ResumeArgs) -> Result<ExitCode, CommandError> {
-    let outbox = args.place.open().await?;
-    let keys = if args.all { find_all(&*outbox).await? } else { args.keys };
-    let mut missing = 0_usize;
-    for key in &keys {
-        let opened = resume_key(&*outbox, key).await?;
+    let place = args.place.open().await?;
+    let keys =
+        if args.all { find_all(&place).await?.into_iter().map(|parked| parked.key).collect() } else { args.keys };
+    let (mut missing, count) = (0_usize, keys.len());
+    for key in keys {
+        let call = ResumeKey { key };
+        let opened = resume_key(&place, &call).await?;
         missing += usize::from(opened.is_none());
         // The others are resumed also if nobody reads what is printed.
-        line(&print::resumed(key, opened, args.place.json))?;
+        line(&print::resumed(&call.key, opened, args.place.json))?;
     }
     // With --all, somebody else may have resumed one in the meantime.
     if missing > 0 && !args.all {
-        return Err(CommandError::failed(anyhow!("{missing} of {} keys are not parked", keys.len())));
+        return Err(CommandError::failed(anyhow!("{missing} of {count} keys are not parked")));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens all rows of a key. Returns how many, or None if the key is not parked.
-async fn resume_key(outbox: &dyn OutboxUpkeep, key: &OrderingKey) -> Result<Option<usize>, CommandError> {
+async fn resume_key(place: &CalledPlace, call: &ResumeKey) -> Result<Option<usize>, CommandError> {
     let mut opened = None;
-    while let Some(rows) = request(outbox.resume(key.as_bytes(), STEP)).await? {
-        opened = Some(opened.unwrap_or(0) + rows);
-        if rows == 0 {
+    while let Ok(resumed) = place.attempt(call).await? {
+        opened = Some(opened.unwrap_or(0) + resumed.rows);
+        if resumed.is_complete {
             break;
         }
     }
@@ -203,26 +204,28 @@ async fn resume_key(outbox: &dyn OutboxUpkeep, key: &OrderingKey) -> Result<Opti
 
 /// All parked keys. They are collected first: a key that is parked again goes to the end of the list, so that the list
 /// might never end.
-async fn find_all(outbox: &dyn OutboxUpkeep) -> Result<Vec<OrderingKey>, CommandError> {
-    let (mut keys, mut last) = (Vec::new(), None);
+async fn find_all(place: &CalledPlace) -> Result<Vec<ParkedView>, CommandError> {
+    let (mut found, mut ask) = (Vec::new(), ListParked { cursor: None, limit: Some(LARGEST_PAGE) });
     loop {
-        let page = request(outbox.parked(last.as_ref(), PAGE)).await?;
-        keys.extend(page.iter().map(|parked| OrderingKey::new(parked.key.clone())));
-        last = page.into_iter().next_back();
-        if last.is_none() {
-            return Ok(keys);
+        let page = place.ask(&ask).await?;
+        found.extend(page.parked);
+        ask.cursor = page.next;
+        if ask.cursor.is_none() {
+            return Ok(found);
         }
     }
 }
 
 async fn drop_refused(args: &DropEventArgs) -> Result<ExitCode, CommandError> {
-    let outbox = args.place.open().await?;
-    let Some(event) = request(outbox.drop_refused(args.key.as_bytes(), args.event)).await? else {
-        let wanted = args.event.map_or("its event".into(), |event| format!("the event {event}"));
-        let message =
-            anyhow!("the key {} is not parked for {wanted}, or that is already published or dropped", args.key);
-        return Err(CommandError::failed(message));
+    let (place, key) = (args.place.open().await?, args.key.clone());
+    let event = match args.event {
+        Some(event) => event,
+        None => {
+            let parked = find_all(&place).await?.into_iter().find(|parked| parked.key == key);
+            parked.ok_or_else(|| CommandError::failed(anyhow!("the key {key} is not parked")))?.event
+        }
     };
+    place.ask(&DropEvent { key, event }).await?;
     line(&print::dropped(&args.key, event, args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }

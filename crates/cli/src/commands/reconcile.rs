@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::Timestamp;
 use hapax::runtime::Tokio;
 
 use crate::commands::instant::instant;
@@ -54,7 +53,7 @@ pub(crate) struct ReconcileArgs {
 
     /// Only records that were granted at this time or later: 2026-01-31T12:00:00Z, or 2h for two hours ago
     #[arg(long, value_name = "TIME", value_parser = instant)]
-    since: Option<Timestamp>,
+    since: Option<humantime::Timestamp>,
 
     /// How long a transaction of the service may take, and a message in a queue before it
     ///

@@ -8,11 +8,10 @@ use hapax::runtime::Tokio;
 use hapax_net::http::{HttpClient, HttpSettings};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Uri};
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
 
 use crate::admin::api::ApiError;
-use crate::admin::api::audit::INCOMPLETE;
-use crate::admin::api::call::PREFIX;
+use crate::admin::api::calls::{ApiCall, PREFIX, SentCall};
 use crate::config::AdminToken;
 use crate::serve::exit::CommandError;
 use crate::tls;
@@ -53,48 +52,31 @@ impl AdminClient {
         })
     }
 
-    pub(super) async fn get(&self, path: &str, query: &str) -> Result<Result<Value, ApiError>, CommandError> {
-        self.send(Request::get(format!("{}{path}?{query}", self.address)), Bytes::new()).await
-    }
-
-    pub(super) async fn post(
-        &self,
-        path: &str,
-        body: Map<String, Value>,
-    ) -> Result<Result<Value, ApiError>, CommandError> {
-        let request = Request::post(format!("{}{path}", self.address)).header(CONTENT_TYPE, "application/json");
-        self.send(request, Value::Object(body).to_string().into()).await
-    }
-
-    async fn send(
-        &self,
-        request: http::request::Builder,
-        body: Bytes,
-    ) -> Result<Result<Value, ApiError>, CommandError> {
+    /// Sends a call. The inner error is the refusal of the process.
+    pub(super) async fn send<C: ApiCall>(&self, call: &C) -> Result<Result<C::Answer, ApiError>, CommandError> {
+        let SentCall { target, body } = SentCall::of(call);
+        let request = Request::builder().uri(format!("{}{target}", self.address));
+        let request = match body {
+            None => request,
+            Some(_) => request.method("POST").header(CONTENT_TYPE, "application/json"),
+        };
         let authorization = self.authorization.iter();
         let request = authorization.fold(request, |request, value| request.header(AUTHORIZATION, value));
-        let request = request.body(body).map_err(CommandError::usage)?;
-        let context = "the admin API cannot be asked";
-        self.exchange(request).await.context(context).map_err(CommandError::cannot_start)
+        let request = request.body(body.unwrap_or_default().into()).map_err(CommandError::usage)?;
+        let answered = self.exchange(request).await.context("the admin API cannot be asked");
+        answered.map_err(CommandError::cannot_start)
     }
 
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Result<Value, ApiError>, anyhow::Error> {
+    async fn exchange<A: DeserializeOwned>(&self, request: Request<Bytes>) -> anyhow::Result<Result<A, ApiError>> {
         let (head, body) = self.client.send(request).await?.into_parts();
-        let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
-            // Refusals before the API, and other servers, answer with text.
-            let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            return Err(anyhow!("status {}: {}", head.status.as_u16(), text.trim()));
-        };
         if head.status.is_success() {
-            return Ok(Ok(answer));
+            return Ok(Ok(serde_json::from_slice(&body).context("the answer is not one of this API")?));
         }
-        let text = |name: &str| answer[name].as_str().map(str::to_owned);
-        let code = KNOWN.into_iter().find(|code| answer["error"] == **code).unwrap_or("failed");
-        let detail = text("detail").unwrap_or_else(|| format!("status {}", head.status.as_u16()));
-        let record = answer.get("record").cloned();
-        Ok(Err(ApiError { command: text("command"), record, ..ApiError::new(head.status, code, detail) }))
+        if let Ok(refusal) = serde_json::from_slice::<ApiError>(&body) {
+            return Ok(Err(ApiError { status: head.status, ..refusal }));
+        }
+        // Refusals before the API, and other servers, answer with text.
+        let text: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+        Err(anyhow!("status {}: {}", head.status.as_u16(), text.trim()))
     }
 }
-
-/// The errors that the command tells apart.
-const KNOWN: [&str; 6] = ["stale", "wrong-state", "not-found", "internal-record", "damaged", INCOMPLETE];

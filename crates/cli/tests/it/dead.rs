@@ -186,7 +186,10 @@ async fn an_old_word_does_not_count_for_a_newer_attempt() {
     for write in [&redrive[..], &drop] {
         let stale = dead(&path, write);
         assert_eq!(stale.status.code(), Some(1), "{stale:?}");
-        assert_eq!(String::from_utf8(stale.stdout).unwrap(), format!("has changed since it was seen: {}\n", id(1)));
+        assert_eq!(
+            String::from_utf8(stale.stdout).unwrap(),
+            format!("the letter has changed since it was seen; look at it again: {}\n", id(1))
+        );
     }
     let listed = &objects(&printed(&dead(&path, &["list", "--json"])))[0];
     assert_eq!((&listed["reason"], &listed["redrive_at"]), (&json!("outcome-unknown"), &json!(null)));
@@ -206,7 +209,7 @@ async fn a_letter_in_processing_is_not_dropped_and_one_that_waits_is() {
     assert_eq!((&line["dropped"], &line["error"]), (&json!(false), &json!("taken")));
     assert!(line["free_at"].as_str().unwrap() > &*begun, "{line}");
     let all = dead(&path, &["drop", "--all"]);
-    assert!(String::from_utf8(all.stdout).unwrap().starts_with("a worker processes it, at least until"), "{line}");
+    assert!(String::from_utf8(all.stdout).unwrap().starts_with("a worker processes the message"), "{line}");
     letters.postpone(&[taken[0].letter.id], hour).await.unwrap();
     assert_eq!(printed(&write(&path, "drop", &id(1), &[])), format!("dropped: {}\n", id(1)));
 }

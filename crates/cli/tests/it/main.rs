@@ -13,6 +13,7 @@ mod attacks;
 mod attacks_on_slots;
 mod broken_uploads;
 mod client_aborts;
+mod commands_over_admin;
 mod config;
 mod dashboard;
 mod dead;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use hapax::runtime::{Runtime, Tokio};
 use http::StatusCode;
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::admin::api::call::{ListEvents, WriteEndpoint};
+use crate::admin::api::calls::{EventPage, RecordName, members};
 use crate::admin::api::values::{hexadecimal, time};
 use crate::admin::api::{ApiError, Requester};
 use crate::files::{Links, open_appended, open_to_append};
@@ -36,48 +37,41 @@ pub(crate) struct AuditFile {
     turn: Arc<Mutex<()>>,
 }
 
-/// What happened, to what, by whom.
+/// A write, as its events describe it: what happens, to what, by whom.
 #[derive(Debug)]
-pub(crate) struct AuditEvent(Map<String, Value>);
+pub(crate) struct AuditedWrite(Map<String, Value>);
 
-impl AuditEvent {
-    /// The event before a write. `write` ties it to the one with the result.
-    fn begun(requester: &Requester, endpoint: &WriteEndpoint, write: &str) -> Self {
-        let mut event = Self::of(requester, endpoint, write);
-        event.0.insert("result".into(), json!(BEGUN));
-        event
+impl AuditedWrite {
+    /// A write with this subject: its target and its arguments.
+    pub(crate) fn new(requester: &Requester, action: &str, subject: &Value) -> Self {
+        let mut fields = members(subject);
+        // `write` ties the two events together.
+        fields.extend(members(&json!({ "who": requester, "action": action, "write": new_id() })));
+        Self(fields)
     }
 
-    fn ended(requester: &Requester, endpoint: &WriteEndpoint, write: &str, result: &Result<Value, ApiError>) -> Self {
-        let mut event = Self::of(requester, endpoint, write);
-        match result {
+    fn event(&self, result: Value) -> Value {
+        let mut event = self.0.clone();
+        event.insert("time".into(), json!(time(Tokio::current().wall_now())));
+        event.extend(members(&result));
+        Value::Object(event)
+    }
+
+    fn begun(&self) -> Value {
+        self.event(json!({ "result": BEGUN }))
+    }
+
+    fn ended<T: Serialize>(&self, result: &Result<T, ApiError>) -> Value {
+        self.event(match result {
             Ok(done) => {
-                for member in ["before", "after"] {
-                    event.0.insert(member.into(), done.get(member).cloned().unwrap_or_default());
-                }
-                event.0.insert("result".into(), json!("done"));
+                let done = members(done);
+                json!({ "result": "done", "before": done.get("before"), "after": done.get("after") })
             }
             Err(error) => {
                 let result = if error.status.is_server_error() { "failed" } else { "refused" };
-                event.0.insert("before".into(), error.record.clone().unwrap_or_default());
-                event.0.insert("result".into(), json!(result));
-                event.0.insert("error".into(), json!(error.code));
-                event.0.insert("detail".into(), json!(error.detail));
+                json!({ "result": result, "before": error.record, "error": error.code, "detail": error.detail })
             }
-        }
-        event
-    }
-
-    fn of(requester: &Requester, endpoint: &WriteEndpoint, write: &str) -> Self {
-        let now = time(Tokio::current().wall_now());
-        let fields = [
-            ("time", json!(now)),
-            ("who", requester.to_json()),
-            ("action", json!(endpoint.name)),
-            ("write", json!(write)),
-        ];
-        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
-        Self(fields.chain(endpoint.subject()).collect())
+        })
     }
 }
 
@@ -94,39 +88,36 @@ impl AuditFile {
     /// # Errors
     /// `audit-failed` if the first event cannot be written: then the write is not carried out. `audit-incomplete` if it
     /// is done and the second event cannot be written. Otherwise those of the write.
-    pub(crate) async fn around(
+    pub(crate) async fn around<T: Serialize>(
         &self,
-        requester: &Requester,
-        endpoint: &WriteEndpoint,
-        write: impl Future<Output = Result<Value, ApiError>>,
-    ) -> Result<Value, ApiError> {
-        let id = new_id();
-        let begun = self.append(AuditEvent::begun(requester, endpoint, &id)).await;
-        begun.map_err(|error| {
+        write: &AuditedWrite,
+        carry_out: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        self.append(write.begun()).await.map_err(|error| {
             let mut failed = self.failed(&error);
             failed.detail += "; nothing is written";
             failed
         })?;
-        let result = write.await;
-        match self.append(AuditEvent::ended(requester, endpoint, &id, &result)).await {
+        let result = carry_out.await;
+        match self.append(write.ended(&result)).await {
             Ok(()) => result,
             Err(error) => {
-                let path = self.path.display();
+                let (path, id) = (self.path.display(), write.0.get("write").and_then(Value::as_str));
                 tracing::error!(%error, %path, write = id, "the result of a write is not in the audit file");
                 result.and_then(|_| Err(self.incomplete(&error)))
             }
         }
     }
 
-    async fn append(&self, event: AuditEvent) -> io::Result<()> {
+    async fn append(&self, event: Value) -> io::Result<()> {
         let own = self.clone();
         run(move || own.append_line(&event)).await
     }
 
     /// The newest events first.
-    pub(crate) async fn read(&self, ask: ListEvents) -> Result<Value, ApiError> {
+    pub(crate) async fn read(&self, record: Option<RecordName>, limit: usize) -> Result<EventPage, ApiError> {
         let own = self.clone();
-        run(move || own.read_back(&ask)).await.map_err(|error| self.failed(&error))
+        run(move || own.read_back(record, limit)).await.map_err(|error| self.failed(&error))
     }
 
     fn open(&self) -> io::Result<File> {
@@ -136,7 +127,7 @@ impl AuditFile {
         open_to_append(&self.path, Links::Refused)
     }
 
-    fn append_line(&self, event: &AuditEvent) -> io::Result<()> {
+    fn append_line(&self, event: &Value) -> io::Result<()> {
         let _turn = self.turn.lock();
         let mut file = self.open()?;
         let mut line = Vec::new();
@@ -144,17 +135,17 @@ impl AuditFile {
         if is_cut(&file)? {
             line.push(b'\n');
         }
-        serde_json::to_writer(&mut line, &event.0)?;
+        serde_json::to_writer(&mut line, event)?;
         line.push(b'\n');
         file.write_all(&line)?;
         file.sync_all()
     }
 
-    fn read_back(&self, ask: &ListEvents) -> io::Result<Value> {
+    fn read_back(&self, record: Option<RecordName>, limit: usize) -> io::Result<EventPage> {
         let mut file = match open_appended(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(json!({ "events": [], "is_complete": true }));
+                return Ok(EventPage { events: Vec::new(), is_complete: true });
             }
             Err(error) => return Err(error),
         };
@@ -165,7 +156,7 @@ impl AuditFile {
             // The end of a line.
             reader.read_until(b'\n', &mut Vec::new())?;
         }
-        let wanted = ask.record.map(|rk| rk.to_string());
+        let wanted = record.map(|rk| rk.to_string());
         // A write has two events, and the second one replaces the first. So many hold at least `limit` writes.
         let mut events = VecDeque::new();
         for line in reader.split(b'\n') {
@@ -173,12 +164,12 @@ impl AuditFile {
             let Ok(event) = serde_json::from_slice::<Value>(&line?) else { continue };
             if wanted.as_ref().is_none_or(|rk| event["record"] == **rk) {
                 events.push_front(event);
-                events.truncate(2 * ask.limit);
+                events.truncate(2 * limit);
             }
         }
         remove_ended(&mut events);
-        events.truncate(ask.limit);
-        Ok(json!({ "events": events, "is_complete": start == 0 }))
+        events.truncate(limit);
+        Ok(EventPage { events: events.into(), is_complete: start == 0 })
     }
 
     fn failed(&self, error: &io::Error) -> ApiError {
@@ -193,7 +184,6 @@ impl AuditFile {
     }
 }
 
-/// Ties the two events of a write together.
 fn new_id() -> String {
     let mut id = [0; 8];
     Tokio::current().fill_random(&mut id);
@@ -226,18 +216,16 @@ async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 's
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::call::ApiCall;
 
     const RK: &str = "0123456789abcdef0123456789abcdef";
 
-    fn purge() -> WriteEndpoint {
-        let body = json!({ "token": 7, "force": true }).as_object().unwrap().clone();
-        let Ok(ApiCall::Write(endpoint)) = ApiCall::write(&["records", RK, "purge"], body) else { panic!("a write") };
-        endpoint
+    fn purge() -> AuditedWrite {
+        let subject = json!({ "record": RK, "token": 7, "arguments": { "force": true } });
+        AuditedWrite::new(&Requester::user(), "purge", &subject)
     }
 
     async fn write(audit: &AuditFile, result: Result<Value, ApiError>) -> Result<Value, ApiError> {
-        audit.around(&Requester::user(), &purge(), async { result }).await
+        audit.around(&purge(), async { result }).await
     }
 
     fn lines(path: &Path) -> Vec<Value> {
@@ -251,28 +239,27 @@ mod tests {
         let path = directory.path().join(FILE_NAME);
         let audit = AuditFile::new(path.clone());
         let seen = path.clone();
-        let begun = audit.around(&Requester::user(), &purge(), async move { Ok(json!(lines(&seen))) }).await.unwrap();
+        let begun = audit.around(&purge(), async move { Ok(json!(lines(&seen))) }).await.unwrap();
         assert_eq!((&begun[0]["result"], &begun[0]["token"], begun[1].is_null()), (&json!("begun"), &json!(7), true));
         assert_eq!(begun[0]["arguments"], json!({ "force": true }));
         write(&audit, Err(ApiError::not_found("no record"))).await.unwrap_err();
         let results: Vec<_> = lines(&path).iter().map(|event| event["result"].clone()).collect();
         assert_eq!(results, ["begun", "done", "begun", "refused"]);
         // A list has one event for each write.
-        let ask = ListEvents { record: Some(crate::admin::api::call::record_key(RK).unwrap()), limit: 2 };
-        let listed = audit.read(ask.clone()).await.unwrap();
-        let results = |listed: &Value| -> Vec<Value> {
-            listed["events"].as_array().unwrap().iter().map(|event| event["result"].clone()).collect()
-        };
+        let list = || audit.read(Some(RK.parse().unwrap()), 2);
+        let listed = list().await.unwrap();
+        let results =
+            |listed: &EventPage| -> Vec<Value> { listed.events.iter().map(|event| event["result"].clone()).collect() };
         assert_eq!(results(&listed), ["refused", "done"]);
         // And the first one of a write that did not end.
-        audit.append(AuditEvent::begun(&Requester::user(), &purge(), "other")).await.unwrap();
-        assert_eq!(results(&audit.read(ask).await.unwrap()), ["begun", "refused"]);
+        audit.append(purge().begun()).await.unwrap();
+        assert_eq!(results(&list().await.unwrap()), ["begun", "refused"]);
     }
 
     #[tokio::test]
     async fn without_its_first_event_a_write_is_not_carried_out() {
         let audit = AuditFile::new("/dev/full".into());
-        let refused = audit.around(&Requester::user(), &purge(), async { panic!("it is carried out") }).await;
+        let refused = audit.around::<Value>(&purge(), async { panic!("it is carried out") }).await;
         let refused = refused.unwrap_err();
         assert!(refused.code == "audit-failed" && refused.detail.ends_with("nothing is written"), "{refused:?}");
     }
@@ -290,7 +277,7 @@ mod tests {
             fill.await;
             Ok(json!({}))
         };
-        let answered = audit.around(&Requester::user(), &purge(), write).await.unwrap_err();
+        let answered = audit.around(&purge(), write).await.unwrap_err();
         assert!(answered.code == INCOMPLETE && answered.detail.starts_with("the write is done"), "{answered:?}");
         std::fs::remove_file(&path).unwrap();
         let refused = ApiError::not_found("no record");
@@ -299,7 +286,7 @@ mod tests {
             std::fs::rename(directory.path().join("full"), &path).unwrap();
             Err(refused)
         };
-        let answered = audit.around(&Requester::user(), &purge(), fail).await.unwrap_err();
+        let answered = audit.around::<Value>(&purge(), fail).await.unwrap_err();
         assert_eq!(answered.code, "not-found", "nothing is done, so the refusal is the answer");
     }
 

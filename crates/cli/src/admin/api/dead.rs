@@ -2,23 +2,24 @@
 
 use hapax::ErrorKind;
 use hapax::broker::{
-    DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter,
-    ListedReason, Position,
+    DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter,
+    ListedReason, Position, SeenLetter,
 };
 use hapax::runtime::{Runtime, Tokio};
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::admin::api::call::{LetterAction, LetterWrite, ListLetters};
-use crate::admin::api::values::{exact_time, text_or_hexadecimal, time};
-use crate::admin::api::{ApiError, within_deadline};
+use crate::admin::api::calls::{ApiCall, page_limit};
+use crate::admin::api::values::{TextOrHex, exact_time, optional_text, shown_headers, text, time};
+use crate::admin::api::{AdminApi, ApiError, within_deadline};
 
 /// Why a letter of a message that cannot be read does not take `--done`.
-pub(crate) const NOTHING_TO_RECORD: &str =
+const NOTHING_TO_RECORD: &str =
     "its message cannot be read, so nothing can be recorded about it; drop the letter, or redrive it without a word";
 
 /// Whether the letter does not take this word.
-pub(crate) async fn refuses_word(
+async fn refuses_word(
     letters: &dyn DeadLetterStore,
     id: DeadLetterId,
     word: Option<LetterWord>,
@@ -34,54 +35,150 @@ pub(crate) async fn refuses_word(
     }
 }
 
-pub(super) async fn list(letters: &dyn DeadLetterStore, ask: &ListLetters) -> Result<Value, ApiError> {
-    let page = within_deadline(letters.list(ask.after.as_ref(), ask.limit)).await?;
-    let next = page.get(ask.limit - 1).map(|last| last.cursor.as_str().to_owned());
-    let now = Tokio::current().wall_now();
-    let listed = page.iter().filter(|letter| {
-        ask.reason.is_none_or(|reason| letter.reason == ListedReason::Known(reason))
-            && ask.source.as_ref().is_none_or(|source| *source == letter.source)
-            && ask.older_than.is_none_or(|age| now.since(letter.at) > age)
-    });
-    let listed: Vec<Value> = listed.map(listed_letter).collect();
-    Ok(json!({ "dead_letters": listed, "next": next }))
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListLetters {
+    pub(crate) reason: Option<String>,
+    pub(crate) source: Option<String>,
+    #[serde(default, with = "optional_text")]
+    pub(crate) older_than: Option<humantime::Duration>,
+    pub(crate) cursor: Option<String>,
+    #[serde(default, with = "optional_text")]
+    pub(crate) limit: Option<usize>,
 }
 
-pub(super) async fn show(
-    letters: &dyn DeadLetterStore,
-    id: DeadLetterId,
-    with_payload: bool,
-) -> Result<Value, ApiError> {
-    let found = within_deadline(letters.find(id)).await?.ok_or_else(missing)?;
-    Ok(Value::Object(letter_fields(&found, with_payload)))
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LetterPage {
+    pub(crate) dead_letters: Vec<ListedView>,
+    /// The cursor of the next page.
+    pub(crate) next: Option<String>,
 }
 
-pub(super) async fn act(
-    letters: &dyn DeadLetterStore,
-    id: DeadLetterId,
-    write: &LetterWrite,
-) -> Result<Value, ApiError> {
-    if let LetterAction::Redrive(word) = write.action
-        && within_deadline(refuses_word(letters, id, word)).await?
-    {
-        return Err(ApiError::new(StatusCode::CONFLICT, "unreadable", NOTHING_TO_RECORD));
+impl ApiCall for ListLetters {
+    const PATH: &'static str = "dead-letters";
+    type Answer = LetterPage;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<LetterPage, ApiError> {
+        let letters = api.dead()?;
+        let known = |name: &String| {
+            DeadReason::from_name(name).ok_or_else(|| ApiError::invalid("reason: no dead letter has this reason"))
+        };
+        let (reason, limit) = (self.reason.as_ref().map(known).transpose()?, page_limit(self.limit)?);
+        let after = self.cursor.clone().map(DeadCursor::new);
+        let page = within_deadline(letters.list(after.as_ref(), limit)).await?;
+        let next = page.get(limit - 1).map(|last| last.cursor.as_str().to_owned());
+        let now = Tokio::current().wall_now();
+        let listed = page.iter().filter(|letter| {
+            reason.is_none_or(|reason| letter.reason == ListedReason::Known(reason))
+                && self.source.as_ref().is_none_or(|source| *source == letter.source)
+                && self.older_than.is_none_or(|age| now.since(letter.at) > *age)
+        });
+        Ok(LetterPage { dead_letters: listed.map(ListedView::of).collect(), next })
     }
-    let change = match write.action {
-        LetterAction::Redrive(word) => within_deadline(letters.mark(id, &write.seen, word)).await?,
-        LetterAction::Drop => within_deadline(letters.remove(id, &write.seen)).await?,
-    };
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShowLetter {
+    #[serde(with = "text")]
+    pub(crate) id: DeadLetterId,
+    #[serde(default, with = "text")]
+    pub(crate) payload: bool,
+}
+
+impl ApiCall for ShowLetter {
+    const PATH: &'static str = "dead-letters/{id}";
+    type Answer = LetterView;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<LetterView, ApiError> {
+        let kept = within_deadline(api.dead()?.find(self.id)).await?.ok_or_else(missing)?;
+        let payload = self.payload.then(|| (&*kept.letter.message.payload).into());
+        Ok(LetterView { payload, ..LetterView::of(&kept) })
+    }
+}
+
+/// A letter that was written.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ChangedLetter {
+    id: String,
+}
+
+/// Marks a letter to be processed again, with the word of an operator about the outcome.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedriveLetter {
+    #[serde(with = "text")]
+    pub(crate) id: DeadLetterId,
+    #[serde(with = "text")]
+    pub(crate) seen: SeenLetter,
+    #[serde(default)]
+    pub(crate) not_done: bool,
+    #[serde(default)]
+    pub(crate) done: bool,
+}
+
+impl ApiCall for RedriveLetter {
+    const PATH: &'static str = "dead-letters/{id}/redrive";
+    const WRITE: Option<&'static str> = Some("redrive");
+    type Answer = ChangedLetter;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<ChangedLetter, ApiError> {
+        let word = match (self.not_done, self.done) {
+            (true, true) => return Err(ApiError::invalid("the message is either done or not done")),
+            (true, false) => Some(LetterWord::NotDone),
+            (false, true) => Some(LetterWord::Done),
+            (false, false) => None,
+        };
+        let letters = api.dead()?;
+        if within_deadline(refuses_word(letters, self.id, word)).await? {
+            return Err(ApiError::new(StatusCode::CONFLICT, "unreadable", NOTHING_TO_RECORD));
+        }
+        changed(self.id, within_deadline(letters.mark(self.id, &self.seen, word)).await?)
+    }
+
+    fn subject(&self) -> Value {
+        let arguments = json!({ "not_done": self.not_done, "done": self.done });
+        json!({ "dead_letter": self.id.to_string(), "seen": self.seen.to_string(), "arguments": arguments })
+    }
+}
+
+/// Removes a letter for good.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DropLetter {
+    #[serde(with = "text")]
+    pub(crate) id: DeadLetterId,
+    #[serde(with = "text")]
+    pub(crate) seen: SeenLetter,
+}
+
+impl ApiCall for DropLetter {
+    const PATH: &'static str = "dead-letters/{id}/drop";
+    const WRITE: Option<&'static str> = Some("drop");
+    type Answer = ChangedLetter;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<ChangedLetter, ApiError> {
+        changed(self.id, within_deadline(api.dead()?.remove(self.id, &self.seen)).await?)
+    }
+
+    fn subject(&self) -> Value {
+        json!({ "dead_letter": self.id.to_string(), "seen": self.seen.to_string() })
+    }
+}
+
+fn changed(id: DeadLetterId, change: LetterChange) -> Result<ChangedLetter, ApiError> {
     match change {
-        LetterChange::Yes => Ok(json!({ "id": id.to_string() })),
+        LetterChange::Yes => Ok(ChangedLetter { id: id.to_string() }),
         LetterChange::Missing => Err(missing()),
         LetterChange::Stale => {
-            let detail = "the letter was written, marked or delivered since you saw it; look at it again";
+            let detail = "the letter has changed since it was seen; look at it again";
             Err(ApiError::new(StatusCode::CONFLICT, "stale", detail))
         }
         LetterChange::Taken(until) => {
             let free_at = exact_time(until);
             let detail =
                 format!("a worker processes the message; the letter is free after {free_at}, unless it goes on");
-            Err(ApiError { free_at: Some(until), ..ApiError::new(StatusCode::CONFLICT, "taken", detail) })
+            Err(ApiError { free_at: Some(free_at), ..ApiError::new(StatusCode::CONFLICT, "taken", detail) })
         }
     }
 }
@@ -91,57 +188,91 @@ fn missing() -> ApiError {
 }
 
 /// A letter of a list.
-pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
-    json!({
-        "id": letter.id.to_string(),
-        "reason": letter.reason.as_str(),
-        "attempts": letter.attempts,
-        "source": letter.source,
-        "time": time(letter.at),
-        "namespace": letter.namespace,
-        "operation": letter.operation.map(|operation| operation.to_string()),
-        "payload_bytes": letter.size,
-        "redrive_at": letter.marked_at.map(time),
-        "seen": letter.seen.to_string(),
-        "cursor": letter.cursor.as_str(),
-    })
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListedView {
+    #[serde(with = "text")]
+    pub(crate) id: DeadLetterId,
+    pub(crate) reason: String,
+    pub(crate) attempts: u32,
+    pub(crate) source: String,
+    pub(crate) time: String,
+    namespace: String,
+    operation: Option<String>,
+    payload_bytes: u64,
+    pub(crate) redrive_at: Option<String>,
+    #[serde(with = "text")]
+    pub(crate) seen: SeenLetter,
+    pub(crate) cursor: String,
+}
+
+impl ListedView {
+    fn of(letter: &ListedLetter) -> Self {
+        Self {
+            id: letter.id,
+            reason: letter.reason.as_str().to_owned(),
+            attempts: letter.attempts,
+            source: letter.source.clone(),
+            time: time(letter.at),
+            namespace: letter.namespace.clone(),
+            operation: letter.operation.map(|operation| operation.to_string()),
+            payload_bytes: letter.size,
+            redrive_at: letter.marked_at.map(time),
+            seen: letter.seen.clone(),
+            cursor: letter.cursor.as_str().to_owned(),
+        }
+    }
 }
 
 /// All that is known of a letter.
-pub(crate) fn letter_fields(kept: &KeptLetter, with_payload: bool) -> Map<String, Value> {
-    let mut fields = fields(&kept.letter);
-    fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
-    fields.insert("seen".into(), json!(kept.seen.to_string()));
-    if with_payload {
-        fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
-    }
-    fields
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LetterView {
+    id: String,
+    reason: String,
+    attempts: u32,
+    source: String,
+    time: String,
+    namespace: String,
+    operation: Option<String>,
+    origin: Option<String>,
+    partition: Option<u32>,
+    /// A number, or an id as text or digits.
+    position: Option<Value>,
+    sent_at: Option<String>,
+    ordering_key: Option<TextOrHex>,
+    headers: Vec<(String, TextOrHex)>,
+    payload_bytes: usize,
+    /// Only if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<TextOrHex>,
+    redrive_at: Option<String>,
+    seen: String,
 }
 
-fn fields(letter: &DeadLetter) -> Map<String, Value> {
-    let message = &letter.message;
-    let headers: Vec<Value> =
-        message.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
-    let coordinates = message.coordinates.as_ref();
-    let position = coordinates.map(|coordinates| match &coordinates.position {
-        Position::Number(number) => json!(number),
-        Position::Id(id) => text_or_hexadecimal(id),
-    });
-    let fields = [
-        ("id", json!(letter.id.to_string())),
-        ("reason", json!(letter.reason.as_str())),
-        ("attempts", json!(letter.attempts)),
-        ("source", json!(&*letter.source)),
-        ("time", json!(time(letter.at))),
-        ("namespace", json!(&*letter.namespace)),
-        ("operation", json!(letter.operation.map(|operation| operation.to_string()))),
-        ("origin", json!(coordinates.map(|coordinates| &*coordinates.origin))),
-        ("partition", json!(coordinates.map(|coordinates| coordinates.partition))),
-        ("position", position.unwrap_or_default()),
-        ("sent_at", json!(message.timestamp.map(time))),
-        ("ordering_key", message.ordering_key.as_deref().map(text_or_hexadecimal).unwrap_or_default()),
-        ("headers", Value::Array(headers)),
-        ("payload_bytes", json!(message.payload.len())),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+impl LetterView {
+    fn of(kept: &KeptLetter) -> Self {
+        let (letter, message) = (&kept.letter, &kept.letter.message);
+        let coordinates = message.coordinates.as_ref();
+        Self {
+            id: letter.id.to_string(),
+            reason: letter.reason.as_str().to_owned(),
+            attempts: letter.attempts,
+            source: letter.source.to_string(),
+            time: time(letter.at),
+            namespace: letter.namespace.to_string(),
+            operation: letter.operation.map(|operation| operation.to_string()),
+            origin: coordinates.map(|coordinates| coordinates.origin.to_string()),
+            partition: coordinates.map(|coordinates| coordinates.partition),
+            position: coordinates.map(|coordinates| match &coordinates.position {
+                Position::Number(number) => json!(number),
+                Position::Id(id) => json!(TextOrHex::from(&**id)),
+            }),
+            sent_at: message.timestamp.map(time),
+            ordering_key: message.ordering_key.as_deref().map(TextOrHex::from),
+            headers: shown_headers(message.headers.iter()),
+            payload_bytes: message.payload.len(),
+            payload: None,
+            redrive_at: kept.marked_at.map(time),
+            seen: kept.seen.to_string(),
+        }
+    }
 }

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use http::header::{CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, StatusCode, Uri};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::admin::access::{AskedHost, one};
 use crate::admin::api::ApiError;
 
 /// Who asks, for the audit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Requester {
     /// The address of the client, or the user of this host.
     pub(crate) name: String,
@@ -27,10 +27,6 @@ impl Requester {
     pub(crate) fn user() -> Self {
         let uid = rustix::process::getuid().as_raw();
         Self { name: format!("uid {uid}"), by: "command" }
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        json!({ "name": self.name, "by": self.by })
     }
 }
 

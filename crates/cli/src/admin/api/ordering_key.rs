@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use crate::admin::api::values::hexadecimal;
+use crate::admin::api::values::{hexadecimal, unhex};
 
 /// An ordering key on the command line. It is any bytes: plain text is itself, and everything else is `hex:` and its
 /// digits. Each key has one form, and each form is one key.
@@ -47,11 +47,8 @@ impl FromStr for OrderingKey {
         let Some(digits) = text.strip_prefix(HEXADECIMAL) else {
             return Ok(Self(Bytes::copy_from_slice(text.as_bytes())));
         };
-        let is_whole = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let byte = |place| u8::from_str_radix(&digits[place..place + 2], 16);
-        let bytes = is_whole.then(|| (0..digits.len()).step_by(2).map(byte).collect::<Result<Vec<u8>, _>>().ok());
         let wrong = || format!("write an even number of hexadecimal digits behind {HEXADECIMAL}");
-        bytes.flatten().map(|bytes| Self(bytes.into())).ok_or_else(wrong)
+        unhex(digits).map(|bytes| Self(bytes.into())).ok_or_else(wrong)
     }
 }
 

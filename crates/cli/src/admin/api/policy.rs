@@ -3,37 +3,31 @@
 use std::time::Duration;
 
 use hapax::{OnBusy, OnLapse, OnStoreDown, Policy};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// The policy of a process, for operators.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PolicyDescription {
-    process: &'static str,
+    /// What the process is: `gateway`, for instance.
+    pub(crate) process: String,
+    version: String,
+    pub(crate) namespace: String,
+    #[serde(flatten)]
     fields: Map<String, Value>,
 }
 
 impl PolicyDescription {
     /// The description of a process with this namespace.
-    pub(crate) fn new(process: &'static str, namespace: &str) -> Self {
-        Self { process, fields: Map::new() }
-            .with("process", json!(process))
-            .with("version", json!(env!("CARGO_PKG_VERSION")))
-            .with("namespace", json!(namespace))
+    pub(crate) fn new(process: &str, namespace: &str) -> Self {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { process: process.to_owned(), version, namespace: namespace.to_owned(), fields: Map::new() }
     }
 
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
         self.fields.insert(name.to_owned(), value);
         self
-    }
-
-    /// What the process is, for errors: `gateway`.
-    pub(crate) fn process(&self) -> &'static str {
-        self.process
-    }
-
-    pub(crate) fn into_json(self) -> Value {
-        Value::Object(self.fields)
     }
 }
 

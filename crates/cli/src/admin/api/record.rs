@@ -10,15 +10,74 @@ use std::time::Duration;
 use hapax::machine::Observed;
 use hapax::relay::{bucket_records, member_records};
 use hapax::store::{RecordStatus, Scanned};
-use hapax::{Completion, Record, RecordKey, State, Timestamp};
-use serde_json::{Value, json};
+use hapax::{Completion, OperationId, Record, RecordKey, State, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::admin::api::ApiError;
-use crate::admin::api::call::URN;
-use crate::admin::api::values::time;
+use crate::admin::api::calls::{RecordName, URN};
+use crate::admin::api::values::{text, time};
 
-pub(super) use advice::refusal;
+pub(super) use advice::{missing, refusal};
 pub(super) use answer::shown_answer;
+
+/// A record, as all commands and the API show it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RecordView {
+    #[serde(with = "text")]
+    pub(crate) rk: RecordName,
+    pub(super) urn: String,
+    #[serde(with = "text")]
+    pub(crate) operation: OperationId,
+    pub(crate) state: RecordState,
+    /// Whether retries are refused until the record is resolved.
+    pub(super) held: bool,
+    pub(crate) token: u64,
+    pub(crate) attempt: Option<u16>,
+    pub(super) takeover: bool,
+    pub(crate) since: String,
+    pub(super) age_seconds: u64,
+    pub(super) expires: String,
+    pub(super) answer_bytes: Option<usize>,
+    /// Only if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Value>,
+}
+
+/// The states of records for operators. An outcome is unknown once the lease has expired, whether a record is held or
+/// not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RecordState {
+    InProgress,
+    Indeterminate,
+    Completed,
+    Released,
+    Dead,
+}
+
+impl RecordState {
+    pub(crate) fn statuses(self) -> &'static [RecordStatus] {
+        match self {
+            Self::InProgress => &[RecordStatus::Running],
+            Self::Indeterminate => &[RecordStatus::Lapsed, RecordStatus::Indeterminate],
+            Self::Completed => &[RecordStatus::Completed],
+            Self::Released => &[RecordStatus::Released],
+            Self::Dead => &[RecordStatus::Dead],
+        }
+    }
+}
+
+impl From<RecordStatus> for RecordState {
+    fn from(status: RecordStatus) -> Self {
+        match status {
+            RecordStatus::Running => Self::InProgress,
+            RecordStatus::Lapsed | RecordStatus::Indeterminate => Self::Indeterminate,
+            RecordStatus::Completed => Self::Completed,
+            RecordStatus::Released => Self::Released,
+            RecordStatus::Dead => Self::Dead,
+        }
+    }
+}
 
 /// A live record at an instant.
 #[derive(Clone, Debug)]
@@ -44,23 +103,23 @@ impl SeenRecord {
         Self { rk, record, status, lease_left: Duration::ZERO, life_left, now }
     }
 
-    /// The record without its answer, as all commands and the API show it.
-    pub(crate) fn to_json(&self) -> Value {
+    pub(crate) fn view(&self) -> RecordView {
         let (since, holding) = (self.since(), self.record.state.holding());
-        json!({
-            "rk": self.rk.to_string(),
-            "urn": format!("{URN}{}", self.rk),
-            "operation": self.rk.operation().to_string(),
-            "state": state_name(self.status),
-            "held": self.status == RecordStatus::Indeterminate,
-            "token": self.record.token.0,
-            "attempt": holding.map(|holding| holding.attempt),
-            "takeover": holding.is_some_and(|holding| holding.takeover),
-            "since": time(since),
-            "age_seconds": self.now.since(since).as_secs(),
-            "expires": time(self.now.plus(self.life_left)),
-            "answer_bytes": self.completion().map(|completion| completion.answer.len()),
-        })
+        RecordView {
+            rk: RecordName(self.rk),
+            urn: format!("{URN}{}", self.rk),
+            operation: self.rk.operation(),
+            state: self.status.into(),
+            held: self.status == RecordStatus::Indeterminate,
+            token: self.record.token.0,
+            attempt: holding.map(|holding| holding.attempt),
+            takeover: holding.is_some_and(|holding| holding.takeover),
+            since: time(since),
+            age_seconds: self.now.since(since).as_secs(),
+            expires: time(self.now.plus(self.life_left)),
+            answer_bytes: self.completion().map(|completion| completion.answer.len()),
+            answer: None,
+        }
     }
 
     pub(crate) fn completion(&self) -> Option<&Completion> {
@@ -91,43 +150,3 @@ impl SeenRecord {
 
 static OF_RELAYS: LazyLock<HashSet<RecordKey>> =
     LazyLock::new(|| [bucket_records(), member_records()].into_iter().flatten().flatten().collect());
-
-/// The names of states. An outcome is unknown once the lease has expired, whether a record is held or not.
-fn state_name(status: RecordStatus) -> &'static str {
-    match status {
-        RecordStatus::Running => "in-progress",
-        RecordStatus::Lapsed | RecordStatus::Indeterminate => "indeterminate",
-        RecordStatus::Completed => "completed",
-        RecordStatus::Released => "released",
-        RecordStatus::Dead => "dead",
-    }
-}
-
-/// Which records a list has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordFilter(&'static str);
-
-impl RecordFilter {
-    const ALL: [RecordStatus; 6] = [
-        RecordStatus::Running,
-        RecordStatus::Lapsed,
-        RecordStatus::Indeterminate,
-        RecordStatus::Completed,
-        RecordStatus::Released,
-        RecordStatus::Dead,
-    ];
-
-    /// The records in the state with this name.
-    ///
-    /// # Errors
-    /// If no state has it.
-    pub(crate) fn named(name: &str) -> Result<Self, ApiError> {
-        let known = Self::ALL.into_iter().map(state_name).find(|known| *known == name);
-        let wrong = || ApiError::invalid("the states are in-progress, indeterminate, completed, released and dead");
-        known.map(Self).ok_or_else(wrong)
-    }
-
-    pub(crate) fn statuses(self) -> Vec<RecordStatus> {
-        Self::ALL.into_iter().filter(|status| state_name(*status) == self.0).collect()
-    }
-}

@@ -1,21 +1,75 @@
 //! Records, for operators. The machine decides what may be written.
 
+pub(crate) mod writes;
+
 use std::time::{Duration, Instant};
 
-use hapax::http::RecordedResponse;
-use hapax::machine::{self, Change, Decision, Observed, Purge, Purged, Resolved, Verdict};
+use hapax::machine::Observed;
 use hapax::runtime::{Runtime, Tokio};
-use hapax::store::{Protocol, RecordStatus, Scan};
-use hapax::{Policy, RecordKey, Seconds, Token};
-use http::StatusCode;
-use serde_json::{Value, json};
+use hapax::store::{Scan, ScanPosition};
+use hapax::{OperationId, Policy, RecordKey, Seconds};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::admin::api::call::{FoundOutcome, ListRecords, RecordAction, RecordChange};
-use crate::admin::api::record::{SeenRecord, refusal, shown_answer};
-use crate::admin::api::values::hexadecimal;
-use crate::admin::api::{ApiError, within_deadline};
+use crate::admin::api::calls::{ApiCall, RecordName, page_limit, wrong_cursor};
+use crate::admin::api::record::{RecordState, RecordView, SeenRecord, missing, shown_answer};
+use crate::admin::api::values::{hexadecimal, optional_text, text, unhex};
+use crate::admin::api::{AdminApi, ApiError, within_deadline};
 use crate::store::wiring::OpenedStore;
-use crate::worker::target::PROCESSED;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListRecords {
+    pub(crate) state: Option<RecordState>,
+    /// Only records that were neither written nor renewed for this long.
+    #[serde(default, with = "optional_text")]
+    pub(crate) older_than: Option<humantime::Duration>,
+    #[serde(default, with = "optional_text")]
+    pub(crate) operation: Option<OperationId>,
+    /// The position in the scan of the store, as hexadecimal digits.
+    pub(crate) cursor: Option<String>,
+    #[serde(default, with = "optional_text")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RecordPage {
+    pub(crate) records: Vec<RecordView>,
+    /// The keys of records that cannot be read.
+    pub(crate) damaged: Vec<String>,
+    /// The cursor of the next page.
+    pub(crate) next: Option<String>,
+}
+
+impl ApiCall for ListRecords {
+    const PATH: &'static str = "records";
+    type Answer = RecordPage;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<RecordPage, ApiError> {
+        api.records()?.list(self).await
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShowRecord {
+    #[serde(with = "text")]
+    pub(crate) rk: RecordName,
+    #[serde(default, with = "text")]
+    pub(crate) answer: bool,
+}
+
+impl ApiCall for ShowRecord {
+    const PATH: &'static str = "records/{rk}";
+    type Answer = RecordView;
+
+    async fn carry_out(&self, api: &AdminApi) -> Result<RecordView, ApiError> {
+        let seen = api.records()?.read(&self.rk.0).await?;
+        let record = SeenRecord::of_read(self.rk.0, &seen).ok_or_else(missing)?;
+        let answer = self.answer.then(|| record.completion().map_or(Value::Null, shown_answer));
+        Ok(RecordView { answer, ..record.view() })
+    }
+}
 
 /// The records of one store.
 #[derive(Debug)]
@@ -71,16 +125,18 @@ impl RecordDesk {
         Self { store, lifetimes: RecordLifetimes::of(policy), answers }
     }
 
-    pub(crate) async fn list(&self, ask: &ListRecords) -> Result<Value, ApiError> {
-        let started = Instant::now();
+    async fn list(&self, ask: &ListRecords) -> Result<RecordPage, ApiError> {
+        let (started, limit) = (Instant::now(), page_limit(ask.limit)?);
+        let idle_for = ask.older_than.map_or(Duration::ZERO, Into::into);
         // A chunk is counted before it is filtered.
-        let is_filtered = ask.filter.is_some() || ask.operation.is_some() || !ask.idle_for.is_zero();
-        let chunk = if is_filtered { CHUNK } else { CHUNK.min(ask.limit) };
-        let mut scan = Scan::new(chunk).idle_for(ask.idle_for);
-        if let Some(filter) = ask.filter {
-            scan = scan.only(&filter.statuses());
+        let is_filtered = ask.state.is_some() || ask.operation.is_some() || !idle_for.is_zero();
+        let chunk = if is_filtered { CHUNK } else { CHUNK.min(limit) };
+        let mut scan = Scan::new(chunk).idle_for(idle_for);
+        if let Some(state) = ask.state {
+            scan = scan.only(state.statuses());
         }
-        let mut next = ask.from.clone();
+        let position = |digits: &String| unhex(digits).map(|bytes| ScanPosition(bytes.into())).ok_or_else(wrong_cursor);
+        let mut next = ask.cursor.as_ref().map(position).transpose()?;
         let (mut records, mut damaged) = (Vec::new(), Vec::new());
         let mut pause = if next.is_some() { PAUSE } else { Duration::ZERO };
         loop {
@@ -91,147 +147,23 @@ impl RecordDesk {
             let now = Tokio::current().wall_now();
             let seen = chunk.records.into_iter().map(|found| SeenRecord::of_scan(found, now));
             let is_wanted = |seen: &SeenRecord| ask.operation.is_none_or(|id| seen.rk.operation() == id);
-            records.extend(seen.filter(is_wanted).filter(|seen| !seen.is_internal()).map(|seen| seen.to_json()));
+            records.extend(seen.filter(is_wanted).filter(|seen| !seen.is_internal()).map(|seen| seen.view()));
             damaged.extend(chunk.damaged.iter().map(ToString::to_string));
             next = chunk.next;
             // An operation has one record.
             if ask.operation.is_some() && !records.is_empty() {
                 next = None;
             }
-            if next.is_none() || records.len() >= ask.limit || started.elapsed() >= PAGE_TIME {
+            if next.is_none() || records.len() >= limit || started.elapsed() >= PAGE_TIME {
                 break;
             }
             pause = begun.elapsed();
         }
-        let next = next.map(|position| hexadecimal(&position.0));
-        Ok(json!({ "records": records, "damaged": damaged, "next": next }))
-    }
-
-    pub(crate) async fn show(&self, rk: &RecordKey, with_answer: bool) -> Result<Value, ApiError> {
-        let seen = self.read(rk).await?;
-        let Some(record) = SeenRecord::of_read(*rk, &seen) else {
-            return Err(ApiError::not_found("there is no such record: it never existed, was purged, or has expired"));
-        };
-        let mut shown = record.to_json();
-        if with_answer {
-            shown["answer"] = record.completion().map_or(Value::Null, shown_answer);
-        }
-        Ok(shown)
-    }
-
-    /// Carries out what an operator wants. The reply has the record before and after it. A dry run writes nothing, and
-    /// has the same refusals.
-    pub(crate) async fn act(&self, rk: &RecordKey, action: &RecordAction) -> Result<Value, ApiError> {
-        let before = self.read(rk).await?;
-        let seen = SeenRecord::of_read(*rk, &before);
-        if seen.as_ref().is_some_and(SeenRecord::is_internal) {
-            let detail = "the record belongs to Hapax itself: it ties a namespace to its secret, or events to a relay";
-            return Err(ApiError::new(StatusCode::CONFLICT, "internal-record", detail));
-        }
-        if action.is_dry_run {
-            return match (self.is_allowed(action, &before)?, seen) {
-                (true, Some(seen)) => {
-                    Ok(json!({ "rk": rk.to_string(), "before": seen.to_json(), "after": seen.to_json() }))
-                }
-                (_, seen) => Err(refusal(rk, seen.as_ref(), action)),
-            };
-        }
-        let is_done = match &action.change {
-            RecordChange::Resolve(outcome) => self.resolve(rk, action, &self.verdict(outcome)?, &before).await?,
-            RecordChange::Release => self.resolve(rk, action, &self.verdict(&FoundOutcome::NotDone)?, &before).await?,
-            RecordChange::Reopen => {
-                let (protocol, lifetime) = (Protocol::over(&*self.store.store), self.lifetimes.released);
-                within_deadline(protocol.reopen(rk, Token(action.token), lifetime)).await? == Resolved::Yes
-            }
-            RecordChange::Purge { force } => self.purge(rk, action.token, *force).await?,
-        };
-        let after = self.read(rk).await?;
-        let after = SeenRecord::of_read(*rk, &after);
-        if !is_done {
-            return Err(refusal(rk, after.as_ref(), action));
-        }
-        Ok(json!({
-            "rk": rk.to_string(),
-            "before": seen.map(|seen| seen.to_json()),
-            "after": after.map(|seen| seen.to_json()),
-        }))
+        Ok(RecordPage { records, damaged, next: next.map(|position| hexadecimal(&position.0)) })
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed, ApiError> {
         within_deadline(self.store.store.read(rk)).await
-    }
-
-    /// Resolves the record. One whose lease has expired is held first, so that no retry can run meanwhile.
-    async fn resolve(
-        &self,
-        rk: &RecordKey,
-        action: &RecordAction,
-        verdict: &Verdict,
-        before: &Observed,
-    ) -> Result<bool, ApiError> {
-        let (protocol, token) = (Protocol::over(&*self.store.store), Token(action.token));
-        if RecordStatus::of(before) == Some(RecordStatus::Lapsed)
-            && within_deadline(protocol.hold(rk, token, self.lifetimes.unknown)).await? == Resolved::Stale
-        {
-            return Ok(false);
-        }
-        Ok(within_deadline(protocol.resolve(rk, token, verdict)).await? == Resolved::Yes)
-    }
-
-    /// Whether the machine allows a change of the record that was read.
-    fn is_allowed(&self, action: &RecordAction, before: &Observed) -> Result<bool, ApiError> {
-        let token = Token(action.token);
-        let reply = |decision| match decision {
-            Decision::Reply(reply) | Decision::Change(_, reply) => reply == Resolved::Yes,
-        };
-        let resolves = |verdict: &Verdict| {
-            let held = match machine::hold(before, token, self.lifetimes.unknown) {
-                Decision::Change(Change { record, .. }, _) => Observed { record: Some(record), ..before.clone() },
-                Decision::Reply(_) => before.clone(),
-            };
-            reply(machine::resolve(&held, token, verdict))
-        };
-        Ok(match &action.change {
-            RecordChange::Resolve(outcome) => resolves(&self.verdict(outcome)?),
-            RecordChange::Release => resolves(&self.verdict(&FoundOutcome::NotDone)?),
-            RecordChange::Reopen => reply(machine::reopen(before, token, self.lifetimes.released)),
-            RecordChange::Purge { force } => {
-                machine::purge(before, &Purge { expected: token, forget_unknown: *force }) == Purged::Yes
-            }
-        })
-    }
-
-    async fn purge(&self, rk: &RecordKey, token: u64, force: bool) -> Result<bool, ApiError> {
-        let ask = Purge { expected: Token(token), forget_unknown: force };
-        let purged = Protocol::over(&*self.store.store).purge(&*self.store.inspect, rk, &ask);
-        match within_deadline(purged).await? {
-            Purged::Yes => Ok(true),
-            Purged::Stale | Purged::Running | Purged::Unknown => Ok(false),
-        }
-    }
-
-    fn verdict(&self, outcome: &FoundOutcome) -> Result<Verdict, ApiError> {
-        let retention = self.lifetimes.answer;
-        let is_response = matches!(outcome, FoundOutcome::Response { .. });
-        match outcome {
-            FoundOutcome::NotDone => Ok(Verdict::NotDone { lifetime: self.lifetimes.released }),
-            FoundOutcome::Response { .. } | FoundOutcome::Processed
-                if self.answers != AnswerForm::Either && is_response != (self.answers == AnswerForm::Responses) =>
-            {
-                let detail = match self.answers {
-                    AnswerForm::Responses | AnswerForm::Either => {
-                        "these records have responses: name the status, the headers and the body of the answer"
-                    }
-                    AnswerForm::Messages => "these records are of messages, which have no response: say `processed`",
-                };
-                Err(ApiError::invalid(detail))
-            }
-            FoundOutcome::Response { status, headers, body } => {
-                let response = RecordedResponse { status: *status, headers: headers.clone(), body: body.clone() };
-                Ok(Verdict::Done { answer: response.encode()?, retention })
-            }
-            FoundOutcome::Processed => Ok(Verdict::Done { answer: PROCESSED, retention }),
-        }
     }
 }
 
@@ -242,11 +174,10 @@ mod tests {
 
     use async_trait::async_trait;
     use hapax::machine::{Begin, Begun, Lapse};
-    use hapax::store::{Chunk, Finding, Memory, Swapped};
+    use hapax::store::{Chunk, Finding, Memory, Protocol, Swapped};
     use hapax::{Identity, Inspect, Key, Millis, Owner, Scope};
 
     use super::*;
-    use crate::admin::api::record::RecordFilter;
 
     /// Counts how often a list reads the store.
     #[derive(Debug)]
@@ -294,14 +225,12 @@ mod tests {
     #[tokio::test]
     async fn a_filtered_list_with_a_small_limit_reads_the_store_in_large_chunks() {
         let (desk, inspect) = desk(5 * CHUNK).await;
-        let filter = Some(RecordFilter::named("dead").unwrap());
-        let ask = ListRecords { filter, idle_for: Duration::ZERO, operation: None, from: None, limit: 1 };
+        let ask = ListRecords { state: Some(RecordState::Dead), limit: Some(1), ..ListRecords::default() };
         let listed = desk.list(&ask).await.unwrap();
-        assert_eq!((listed["records"].as_array().unwrap().len(), &listed["next"]), (0, &Value::Null));
+        assert_eq!((listed.records.len(), listed.next), (0, None));
         // The memory store has 64 parts, and reads one of them at a time.
         let scans = inspect.scans.load(Ordering::Relaxed);
         assert!(scans <= 64, "{scans} reads of {} records", 5 * CHUNK);
-        let all = ListRecords { filter: None, ..ask };
-        assert_eq!(desk.list(&all).await.unwrap()["records"].as_array().unwrap().len(), 1);
+        assert_eq!(desk.list(&ListRecords { state: None, ..ask }).await.unwrap().records.len(), 1);
     }
 }

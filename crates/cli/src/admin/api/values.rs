@@ -3,18 +3,88 @@
 use std::time::{Duration, SystemTime};
 
 use hapax::Timestamp;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+
+/// Serializes a value as its text.
+pub(crate) mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(crate) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'a, T: FromStr<Err: Display>, D: Deserializer<'a>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(Error::custom)
+    }
+}
+
+/// As [`text`], for a value that may be missing.
+pub(crate) mod optional_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::{Serialize, Serializer};
+
+    pub(crate) fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(ToString::to_string).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'a, T: FromStr<Err: Display>, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(Error::custom)).transpose()
+    }
+}
 
 /// Text as a string, and other bytes as `{"hex": digits}`.
-pub(crate) fn text_or_hexadecimal(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "hex": hexadecimal(bytes) }),
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub(crate) enum TextOrHex {
+    Text(String),
+    Hex { hex: String },
+}
+
+impl TextOrHex {
+    /// # Errors
+    /// If the digits are none.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, &'static str> {
+        match self {
+            Self::Text(text) => Ok(text.clone().into_bytes()),
+            Self::Hex { hex } => unhex(hex).ok_or("write an even number of hexadecimal digits"),
+        }
     }
+}
+
+impl From<&[u8]> for TextOrHex {
+    fn from(bytes: &[u8]) -> Self {
+        let text = std::str::from_utf8(bytes).map(|text| Self::Text(text.to_owned()));
+        text.unwrap_or_else(|_| Self::Hex { hex: hexadecimal(bytes) })
+    }
+}
+
+/// The names and values of header fields.
+pub(crate) fn shown_headers<N: AsRef<str>, V: AsRef<[u8]>>(
+    headers: impl IntoIterator<Item = (N, V)>,
+) -> Vec<(String, TextOrHex)> {
+    let shown = |(name, value): (N, V)| (name.as_ref().to_owned(), value.as_ref().into());
+    headers.into_iter().map(shown).collect()
 }
 
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads hexadecimal digits.
+pub(crate) fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let is_whole = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let byte = |place| u8::from_str_radix(&digits[place..place + 2], 16).ok();
+    is_whole.then(|| (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>())?
 }
 
 /// The time in the form of RFC 3339, in milliseconds.
@@ -27,7 +97,7 @@ pub(crate) fn exact_time(time: Timestamp) -> String {
     humantime::format_rfc3339_micros(system_time(time)).to_string()
 }
 
-fn system_time(time: Timestamp) -> SystemTime {
+pub(crate) fn system_time(time: Timestamp) -> SystemTime {
     // A time that the system cannot express is damaged; the largest one shows that.
     let largest = Duration::from_secs(253_402_300_799);
     SystemTime::UNIX_EPOCH + time.since(Timestamp(0)).min(largest)

@@ -5,9 +5,8 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
+use axum::response::Response;
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -78,7 +77,7 @@ impl AdminConnections {
     pub(super) fn serve<S, F>(&mut self, stream: TcpStream, client: IpAddr, respond: S)
     where
         S: Fn(Request<Incoming>) -> F + Send + 'static,
-        F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+        F: Future<Output = Result<Response, Infallible>> + Send + 'static,
     {
         let address = ClientAddress::from(client);
         self.open.retain(|connection| !connection.task.is_finished());
@@ -130,7 +129,7 @@ impl AdminConnections {
 async fn serve_connection<S, F>(stream: TcpStream, limits: ConnectionLimits, answering: Answering, respond: S)
 where
     S: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Response<Full<Bytes>>>,
+    F: Future<Output = Result<Response, Infallible>>,
 {
     let state = answering.clone();
     let service = service_fn(move |request| {
@@ -139,7 +138,7 @@ where
         async move {
             let response = response.await;
             state.write();
-            Ok::<_, Infallible>(response)
+            response
         }
     });
     let mut stream = TimeoutStream::new(stream);
@@ -155,6 +154,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -181,7 +181,7 @@ mod tests {
             // The connection stays open while the task lives.
             let respond = move |_| {
                 let _ = &other;
-                async { Response::new(Full::default()) }
+                async { Ok(Response::default()) }
             };
             admin.serve(stream, client, respond);
         }
@@ -223,7 +223,7 @@ mod tests {
         // More than the buffers of both sockets hold.
         let page = Bytes::from(vec![b'x'; 64 << 20]);
         let mut admin = AdminConnections::new(ConnectionLimits { write: HOUR, ..ConnectionLimits::default() });
-        let respond = move |_| std::future::ready(Response::new(Full::new(page.clone())));
+        let respond = move |_| std::future::ready(Ok(Response::new(page.clone().into())));
         admin.serve(stream, client.peer_addr().unwrap().ip(), respond);
         let mut first = [0];
         client.read_exact(&mut first).await.unwrap();
@@ -249,7 +249,7 @@ mod tests {
         let page = Bytes::from(vec![b'x'; 64 << 20]);
         let respond = move |_| {
             let page = page.clone();
-            async move { Response::new(Full::new(page)) }
+            async move { Ok(Response::new(page.into())) }
         };
         // Ends while the client still has its connection.
         serve_connection(stream, limits, Answering::default(), respond).await;

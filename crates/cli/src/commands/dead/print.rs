@@ -1,65 +1,46 @@
-use hapax::broker::{DeadLetterId, KeptLetter, LetterChange, ListedLetter, ListedReason};
+use hapax::broker::DeadLetterId;
 use serde_json::{Map, Value, json};
 
-use crate::admin::api::dead::{NOTHING_TO_RECORD, letter_fields, listed_letter};
-use crate::admin::api::values::{exact_time, time};
+use crate::admin::api::ApiError;
+use crate::admin::api::dead::ListedView;
 use crate::commands::dead::FoundLetter;
-use crate::commands::print::object;
 use crate::serve::logs::escape_controls;
 
-pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
+pub(super) fn listed(letter: &ListedView, as_json: bool) -> String {
     if as_json {
-        return listed_letter(letter).to_string();
+        return json!(letter).to_string();
     }
-    let marked = letter.marked_at.map_or("", |_| "  marked for a redrive");
+    let ListedView { id, time, redrive_at, .. } = letter;
+    let marked = redrive_at.as_ref().map_or("", |_| "  marked for a redrive");
     let attempts = if letter.attempts == 1 { "1 attempt".into() } else { format!("{} attempts", letter.attempts) };
-    let (source, reason) = (escape_controls(&letter.source), escape_controls(letter.reason.as_str()));
-    format!("{}  {}  {reason:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id)
+    let (source, reason) = (escape_controls(&letter.source), escape_controls(&letter.reason));
+    format!("{}  {id}  {reason:<18}  {attempts:<11}  {source}{marked}", escape_controls(time))
 }
 
-/// The result of a write to a letter. `done` is `marked` or `dropped`.
-pub(super) fn changed(id: DeadLetterId, done: &str, change: LetterChange, as_json: bool) -> String {
-    let (error, text) = match change {
-        LetterChange::Yes => (None, format!("{done}: {id}")),
-        LetterChange::Missing => (Some("not-found"), format!("does not exist: {id}")),
-        LetterChange::Stale => (Some("stale"), format!("has changed since it was seen: {id}")),
-        LetterChange::Taken(until) => {
-            (Some("taken"), format!("a worker processes it, at least until {}: {id}", exact_time(until)))
-        }
-    };
-    if !as_json {
-        return text;
-    }
-    let mut line = Map::from_iter([("id".into(), json!(id.to_string())), (done.into(), json!(error.is_none()))]);
-    line.extend(error.map(|error| ("error".into(), json!(error))));
-    if let LetterChange::Taken(until) = change {
-        line.insert("free_at".into(), json!(exact_time(until)));
-    }
-    Value::Object(line).to_string()
-}
-
-/// A letter that does not take the word of a redrive.
-pub(super) fn refused_word(id: DeadLetterId, as_json: bool) -> String {
+/// The result of a write to a letter: `marked` or `dropped`, or why not.
+pub(super) fn changed(id: DeadLetterId, (done, refusal): (&str, Option<ApiError>), as_json: bool) -> String {
     if as_json {
-        return json!({ "id": id.to_string(), "marked": false, "error": "unreadable" }).to_string();
+        let mut line = Map::from_iter([("id".into(), json!(id.to_string())), (done.into(), json!(refusal.is_none()))]);
+        if let Some(ApiError { code, free_at, .. }) = refusal {
+            line.insert("error".into(), json!(code));
+            line.extend(free_at.map(|free_at| ("free_at".into(), json!(free_at))));
+        }
+        return Value::Object(line).to_string();
     }
-    format!("{NOTHING_TO_RECORD}: {id}")
+    match refusal {
+        None => format!("{done}: {id}"),
+        Some(ApiError { detail, .. }) => format!("{}: {id}", escape_controls(&detail)),
+    }
 }
 
 /// A letter that a redrive of all letters leaves alone.
 pub(super) fn passed_over(letter: &FoundLetter, as_json: bool) -> String {
-    let (id, reason) = (letter.id, letter.reason.as_ref().unwrap_or(&ListedReason::Damaged));
+    let (id, reason) = (letter.id, letter.reason.as_deref().unwrap_or_default());
     if as_json {
-        return json!({ "id": id.to_string(), "marked": false, "reason": reason.as_str() }).to_string();
+        return json!({ "id": id.to_string(), "marked": false, "reason": reason }).to_string();
     }
     match reason {
-        ListedReason::Known(_) | ListedReason::Unknown(_) => {
-            format!("passed over, its reason {:?} is unknown: {id}", escape_controls(reason.as_str()))
-        }
-        ListedReason::Damaged => format!("passed over, it is damaged: {id}"),
+        "damaged" => format!("passed over, it is damaged: {id}"),
+        _ => format!("passed over, its reason {:?} is unknown: {id}", escape_controls(reason)),
     }
-}
-
-pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
-    object(letter_fields(kept, with_payload), as_json)
 }

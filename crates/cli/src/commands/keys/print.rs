@@ -1,56 +1,53 @@
-use serde_json::{Value, json};
+use clap::ValueEnum;
+use serde_json::json;
 
-use crate::commands::print::object;
+use crate::admin::api::record::{RecordState, RecordView};
+use crate::admin::api::records::writes::WrittenRecord;
 use crate::serve::logs::escape_controls;
 
 pub(super) fn header() -> String {
     columns(["RECORD KEY", "OPERATION", "STATE", "ATTEMPT", "SINCE", "TOKEN"])
 }
 
-fn columns<T: AsRef<str>>([rk, operation, state, attempt, since, token]: [T; 6]) -> String {
-    let (rk, operation, state) = (rk.as_ref(), operation.as_ref(), state.as_ref());
-    let (attempt, since, token) = (attempt.as_ref(), since.as_ref(), token.as_ref());
+fn columns([rk, operation, state, attempt, since, token]: [&str; 6]) -> String {
     format!("{rk:<32}  {operation:<36}  {state:<13}  {attempt:<7}  {since:<24}  {token}")
 }
 
 /// A record of a list.
-pub(super) fn listed(record: &Value, as_json: bool) -> String {
+pub(super) fn listed(record: &RecordView, as_json: bool) -> String {
     if as_json {
-        return record.to_string();
+        return json!(record).to_string();
     }
-    let text = |name: &str| escape_controls(record[name].as_str().unwrap_or("-")).into_owned();
-    let number = |name: &str| record[name].as_u64().map_or("-".into(), |number| number.to_string());
-    columns([text("rk"), text("operation"), text("state"), number("attempt"), text("since"), number("token")])
-}
-
-/// A record by itself, with its answer if that was asked for.
-pub(super) fn shown(record: Value, as_json: bool) -> String {
-    if as_json {
-        return record.to_string();
-    }
-    object(record.as_object().cloned().unwrap_or_default(), false)
+    let attempt = record.attempt.map_or("-".into(), |attempt| attempt.to_string());
+    let (rk, operation, token) = (record.rk.to_string(), record.operation.to_string(), record.token.to_string());
+    columns([&rk, &operation, &name(record.state), &attempt, &escape_controls(&record.since), &token])
 }
 
 /// A write that happened.
-pub(super) fn written(action: &str, done: &Value, as_json: bool) -> String {
-    let rk = done["rk"].as_str().unwrap_or_default();
+pub(super) fn written(action: &str, done: &WrittenRecord, as_json: bool) -> String {
+    let WrittenRecord { rk, before, after } = done;
     if as_json {
-        let (before, after) = (&done["before"], &done["after"]);
-        return json!({ "rk": rk, "action": action, "done": true, "before": before, "after": after }).to_string();
+        return json!({ "rk": rk.to_string(), "action": action, "done": true, "before": before, "after": after })
+            .to_string();
     }
-    format!("{action}: {rk}\n  before: {}\n  after:  {}", state(&done["before"]), state(&done["after"]))
+    format!("{action}: {rk}\n  before: {}\n  after:  {}", state(before), state(after))
 }
 
 /// A write that `--dry-run` leaves out.
-pub(super) fn planned(action: &str, record: &Value, as_json: bool) -> String {
+pub(super) fn planned(action: &str, planned: &WrittenRecord, as_json: bool) -> String {
+    let WrittenRecord { rk, before, .. } = planned;
     if as_json {
-        return json!({ "rk": record["rk"], "action": action, "done": false, "before": record }).to_string();
+        return json!({ "rk": rk.to_string(), "action": action, "done": false, "before": before }).to_string();
     }
-    format!("would {action}: {}\n  now: {}", record["rk"].as_str().unwrap_or_default(), state(record))
+    format!("would {action}: {rk}\n  now: {}", state(before))
 }
 
-fn state(record: &Value) -> String {
-    let Some(state) = record["state"].as_str() else { return "no record".into() };
-    let attempt = record["attempt"].as_u64().map_or(String::new(), |attempt| format!(", attempt {attempt}"));
-    format!("{}, token {}{attempt}", escape_controls(state), record["token"])
+fn state(record: &Option<RecordView>) -> String {
+    let Some(record) = record else { return "no record".into() };
+    let attempt = record.attempt.map_or(String::new(), |attempt| format!(", attempt {attempt}"));
+    format!("{}, token {}{attempt}", name(record.state), record.token)
+}
+
+fn name(state: RecordState) -> String {
+    state.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -1,40 +1,34 @@
 //! Which records a command is about.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use hapax::{Identity, Key, RecordKey, Scope};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use hapax::{Identity, Key, Scope};
 
-use super::{duration, file};
-use crate::admin::api::call::record_key;
+use super::file;
+use crate::admin::api::calls::RecordName;
+use crate::admin::api::record::RecordState;
+use crate::admin::api::records::ListRecords;
 use crate::config::secret_identity;
 use crate::files;
-use crate::place::KeysPlace;
+use crate::place::CalledPlace;
 use crate::serve::exit::CommandError;
 
 /// Which records a list has, and which ones are written many at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListFilter {
-    /// Only records in this state: in-progress, indeterminate, completed, released or dead
-    #[arg(long, value_name = "STATE", value_parser = ["in-progress", "indeterminate", "completed", "released", "dead"])]
-    pub(super) state: Option<String>,
+    /// Only records in this state
+    #[arg(long, value_name = "STATE")]
+    pub(super) state: Option<RecordState>,
 
     /// Only records that were neither written nor renewed for this long, for instance 10min
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(super) older_than: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    pub(super) older_than: Option<humantime::Duration>,
 }
 
 impl ListFilter {
-    /// The filter as parameters of the API.
-    pub(super) fn query(&self) -> String {
-        let state = self.state.as_ref().map(|state| format!("&state={state}")).unwrap_or_default();
-        let age = self.older_than.map(|age| {
-            let age = humantime::format_duration(age).to_string();
-            format!("&older_than={}", utf8_percent_encode(&age, NON_ALPHANUMERIC))
-        });
-        state + &age.unwrap_or_default()
+    pub(super) fn ask(&self) -> ListRecords {
+        ListRecords { state: self.state, older_than: self.older_than, ..ListRecords::default() }
     }
 }
 
@@ -42,8 +36,8 @@ impl ListFilter {
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyArgs {
     /// The record key: 32 hexadecimal digits, or the URN from the `instance` of a problem
-    #[arg(value_name = "RK", value_parser = read_record_key, required_unless_present = "key", conflicts_with = "key")]
-    rk: Option<RecordKey>,
+    #[arg(value_name = "RK", required_unless_present = "key", conflicts_with = "key")]
+    rk: Option<RecordName>,
 
     /// The key that the client sent
     #[arg(long, value_name = "KEY")]
@@ -62,13 +56,9 @@ pub(super) struct KeyArgs {
     secrets: Option<PathBuf>,
 }
 
-pub(super) fn read_record_key(text: &str) -> Result<RecordKey, String> {
-    record_key(text).map_err(|error| error.detail)
-}
-
 impl KeyArgs {
     /// The record key. One that follows from the client's key needs the namespace, which the admin API knows.
-    pub(super) async fn record_key(&self, place: &KeysPlace) -> Result<RecordKey, CommandError> {
+    pub(super) async fn record_key(&self, place: &CalledPlace) -> Result<RecordName, CommandError> {
         match (&self.rk, &self.key) {
             (Some(rk), _) => Ok(*rk),
             (None, Some(key)) => {
@@ -79,7 +69,7 @@ impl KeyArgs {
         }
     }
 
-    fn derive(&self, key: &str, namespace: &str) -> Result<RecordKey, anyhow::Error> {
+    fn derive(&self, key: &str, namespace: &str) -> Result<RecordName, anyhow::Error> {
         let identity = self.secrets.as_deref().map(secret_identity).transpose().context("--secrets")?;
         let identity = identity.unwrap_or_else(Identity::plain);
         let scope = match (&self.tenant, &self.authorization) {
@@ -90,6 +80,6 @@ impl KeyArgs {
             }
             (None, None) => Scope::untenanted(namespace)?,
         };
-        Ok(identity.record_key(&scope, &Key::new(key)?))
+        Ok(RecordName(identity.record_key(&scope, &Key::new(key)?)))
     }
 }

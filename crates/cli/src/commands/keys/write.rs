@@ -4,22 +4,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use serde_json::{Map, Value, json};
 
 use super::which::ListFilter;
-use super::{Pages, file, print};
-use crate::admin::api::ApiError;
-use crate::admin::api::values::text_or_hexadecimal;
+use super::{file, print};
+use crate::admin::api::calls::{LARGEST_PAGE, RecordName};
+use crate::admin::api::records::writes::{
+    FoundOutcome, Purge, RecordDecision, Resolve, SeenToken, WriteRecord, WrittenRecord,
+};
 use crate::commands::print::line;
 use crate::files;
-use crate::place::{KeysPlace, PlaceArgs};
+use crate::place::PlaceArgs;
 use crate::serve::exit::CommandError;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
     /// The record key: 32 hexadecimal digits, or the URN from the `instance` of a problem
-    #[arg(value_name = "RK", value_parser = super::which::read_record_key, required_unless_present = "state")]
-    rk: Option<hapax::RecordKey>,
+    #[arg(value_name = "RK", required_unless_present = "state")]
+    rk: Option<RecordName>,
 
     /// The token that you saw: the record is written only if it has not changed since
     #[arg(long, value_name = "N", requires = "rk")]
@@ -94,49 +95,39 @@ fn header(field: &str) -> Result<(String, String), String> {
 
 impl ResolveArgs {
     pub(super) async fn run(&self) -> Result<ExitCode, CommandError> {
-        let body = self.outcome().map_err(CommandError::usage)?;
-        self.write.write("resolve", &body).await
+        self.write.write(&self.decision().map_err(CommandError::usage)?).await
     }
 
-    fn outcome(&self) -> Result<Map<String, Value>, anyhow::Error> {
+    fn decision(&self) -> Result<Resolve, anyhow::Error> {
         let outcome = match (self.not_done, self.status) {
-            (true, _) => json!({ "outcome": "not-done" }),
-            (false, None) => json!({ "outcome": "processed" }),
-            (false, Some(status)) => {
-                let body = self.body.as_deref().map(files::read).transpose().context("--body")?.unwrap_or_default();
-                let body = text_or_hexadecimal(&body);
-                json!({ "outcome": "done", "status": status, "headers": self.header, "body": body })
-            }
+            (true, _) => FoundOutcome::NotDone,
+            (false, None) => FoundOutcome::Processed,
+            (false, Some(_)) => FoundOutcome::Done,
         };
-        Ok(members(outcome))
+        let body = self.body.as_deref().map(files::read).transpose().context("--body")?;
+        let body = body.map(|body| (&*body).into());
+        Ok(Resolve { outcome, status: self.status, headers: self.header.clone(), body })
     }
 }
 
 impl PurgeArgs {
     pub(super) async fn run(&self) -> Result<ExitCode, CommandError> {
-        self.write.write("purge", &members(json!({ "force": self.force }))).await
-    }
-}
-
-fn members(object: Value) -> Map<String, Value> {
-    match object {
-        Value::Object(members) => members,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        self.write.write(&Purge { force: self.force }).await
     }
 }
 
 impl WriteArgs {
-    pub(super) async fn run(&self, action: &str) -> Result<ExitCode, CommandError> {
-        self.write(action, &Map::new()).await
-    }
-
-    async fn write(&self, action: &str, body: &Map<String, Value>) -> Result<ExitCode, CommandError> {
+    pub(super) async fn write<D: RecordDecision + Clone>(&self, decision: &D) -> Result<ExitCode, CommandError> {
         let is_many = self.filter.state.is_some() || self.filter.older_than.is_some();
         match (self.rk, self.token) {
             (Some(_), _) if is_many => {
                 Err(CommandError::usage(anyhow!("--state and --older-than are for many records, and RK is one")))
             }
-            (Some(rk), Some(token)) => self.write_one(action, (rk, token), body).await,
+            (Some(rk), Some(token)) => {
+                let place = self.place.open().await?;
+                self.print(D::NAME, &place.ask(&self.call((rk, token), decision)).await?)?;
+                Ok(ExitCode::SUCCESS)
+            }
             (Some(rk), None) => {
                 let message = anyhow!("add --token N, the token that `hapax keys show {rk}` prints");
                 Err(CommandError::usage(message))
@@ -144,42 +135,38 @@ impl WriteArgs {
             (None, _) if !self.all_namespaces && !self.dry_run => {
                 Err(CommandError::usage(anyhow!("{ALL_NAMESPACES}; add --all-namespaces if you mean all of them")))
             }
-            (None, _) => self.write_many(action, body).await,
+            (None, _) => self.write_many(decision).await,
         }
     }
 
-    async fn write_one(
-        &self,
-        action: &str,
-        (rk, token): (hapax::RecordKey, u64),
-        body: &Map<String, Value>,
-    ) -> Result<ExitCode, CommandError> {
-        let place = self.place.open().await?;
-        let answer = self.send(&place, action, (&rk.to_string(), token), body).await?;
-        self.print(action, &answer.map_err(|error| place.failure(error))?)?;
-        Ok(ExitCode::SUCCESS)
+    fn call<D: Clone>(&self, (rk, token): (RecordName, u64), decision: &D) -> WriteRecord<D> {
+        WriteRecord { seen: SeenToken { rk, token, dry_run: self.dry_run }, decision: decision.clone() }
     }
 
     /// Writes all records of a list, each under the token that the list had. They are collected first, so that the
     /// list does not meet what the command writes.
-    async fn write_many(&self, action: &str, body: &Map<String, Value>) -> Result<ExitCode, CommandError> {
+    async fn write_many<D: RecordDecision + Clone>(&self, decision: &D) -> Result<ExitCode, CommandError> {
         let place = self.place.open().await?;
-        let (mut pages, mut found) = (Pages::new(&self.filter, None), Vec::new());
-        while let Some(page) = pages.next(&place, usize::MAX).await? {
-            for record in &page.records {
-                found.extend(record["rk"].as_str().map(str::to_owned).zip(record["token"].as_u64()));
+        let (mut ask, mut found) = (self.filter.ask(), Vec::new());
+        ask.limit = Some(LARGEST_PAGE);
+        loop {
+            let page = place.ask(&ask).await?;
+            found.extend(page.records.into_iter().map(|record| (record.rk, record.token)));
+            ask.cursor = page.next;
+            if ask.cursor.is_none() {
+                break;
             }
         }
         // A scan may return a record twice.
         found.sort_unstable();
         found.dedup_by(|left, right| left.0 == right.0);
         let mut refused = 0_usize;
-        for (rk, token) in &found {
-            match self.send(&place, action, (rk, *token), body).await? {
-                Ok(done) => self.print(action, &done)?,
+        for record in &found {
+            match place.attempt(&self.call(*record, decision)).await? {
+                Ok(done) => self.print(D::NAME, &done)?,
                 Err(error) => {
                     refused += 1;
-                    eprintln!("refused: {rk}: {}", error.detail);
+                    eprintln!("refused: {}: {}", record.0, error.detail);
                 }
             }
         }
@@ -194,28 +181,8 @@ impl WriteArgs {
         }
     }
 
-    async fn send(
-        &self,
-        place: &KeysPlace,
-        action: &str,
-        (rk, token): (&str, u64),
-        body: &Map<String, Value>,
-    ) -> Result<Result<Value, ApiError>, CommandError> {
-        let mut body = body.clone();
-        body.insert("token".into(), json!(token));
-        if self.dry_run {
-            body.insert("dry_run".into(), json!(true));
-        }
-        place.post(&format!("records/{rk}/{action}"), body).await
-    }
-
-    fn print(&self, action: &str, done: &Value) -> Result<(), CommandError> {
-        let as_json = self.place.json;
-        let text = if self.dry_run {
-            print::planned(action, &done["before"], as_json)
-        } else {
-            print::written(action, done, as_json)
-        };
-        line(&text).map(drop)
+    fn print(&self, action: &str, done: &WrittenRecord) -> Result<(), CommandError> {
+        let print = if self.dry_run { print::planned } else { print::written };
+        line(&print(action, done, self.place.json)).map(drop)
     }
 }

@@ -19,6 +19,7 @@ use super::judgement::{
 };
 use super::probe::{Effect, EffectProbe, KnownEffects};
 use super::sample::RecordSample;
+use crate::admin::api::values::timestamp;
 use crate::config::secret_identity;
 use crate::serve::exit::{CommandError, request};
 use crate::store::wiring::OpenedStore;
@@ -63,7 +64,7 @@ impl RecordComparison {
             worker_scopes: scopes.collect::<Result<_, _>>().map_err(CommandError::usage)?,
             worker_identity: identity.unwrap_or_else(Identity::plain),
             of_relays: of_relays.map_err(CommandError::usage)?.into_iter().flatten().collect(),
-            since: args.since.unwrap_or_default(),
+            since: args.since.map_or(Timestamp(0), |since| timestamp(*since)),
             longest_transaction: args.longest_transaction,
             sample: RecordSample::new(args.sample, u64::from_be_bytes(center)),
             has_ledger: !args.no_ledger,

@@ -1,39 +1,34 @@
 use std::time::Duration;
 
+use hapax::RecordKey;
 use hapax::store::RecordStatus;
 use http::StatusCode;
 
 use super::SeenRecord;
 use crate::admin::api::ApiError;
-use crate::admin::api::call::{RecordAction, RecordChange};
+use crate::admin::api::records::writes::{RecordChange, SeenToken};
 
 /// Why a record does not allow what an operator wants, and the command that would work.
-pub(in crate::admin::api) fn refusal(
-    rk: &hapax::RecordKey,
-    seen: Option<&SeenRecord>,
-    action: &RecordAction,
-) -> ApiError {
+pub(in crate::admin::api) fn refusal(named: &SeenToken, seen: Option<&SeenRecord>, change: &RecordChange) -> ApiError {
     let Some(seen) = seen else {
-        let mut error = ApiError::not_found("there is no such record: it never existed, was purged, or has expired");
-        error.command = Some("hapax keys list".into());
-        return error;
+        return ApiError { command: Some("hapax keys list".into()), ..missing() };
     };
-    let token = seen.record.token.0;
-    let (code, detail, command) = if token != action.token {
-        let detail = format!("the record has changed: its token is {token}, and you saw {}", action.token);
+    let (rk, token) = (&named.rk.0, seen.record.token.0);
+    let (code, detail, command) = if token != named.token {
+        let detail = format!("the record has changed: its token is {token}, and you saw {}", named.token);
         ("stale", detail, format!("hapax keys show {rk}"))
     } else {
-        let (detail, command) = wrong_state(rk, seen, &action.change);
+        let (detail, command) = wrong_state(rk, seen, change);
         ("wrong-state", detail, command)
     };
     ApiError {
         command: Some(command),
-        record: Some(seen.to_json()),
+        record: Some(Box::new(seen.view())),
         ..ApiError::new(StatusCode::CONFLICT, code, detail)
     }
 }
 
-fn wrong_state(rk: &hapax::RecordKey, seen: &SeenRecord, change: &RecordChange) -> (String, String) {
+fn wrong_state(rk: &RecordKey, seen: &SeenRecord, change: &RecordChange) -> (String, String) {
     let token = seen.record.token.0;
     let show = format!("hapax keys show {rk}");
     match seen.status {
@@ -46,7 +41,7 @@ fn wrong_state(rk: &hapax::RecordKey, seen: &SeenRecord, change: &RecordChange) 
                 "the outcome is unknown: without the record, a retry may run the operation a second time".into(),
                 format!("hapax keys purge {rk} --token {token} --force"),
             ),
-            RecordChange::Reopen | RecordChange::Resolve(_) | RecordChange::Release => (
+            RecordChange::Reopen | RecordChange::Resolve(_) => (
                 "the outcome is unknown; only a dead record is reopened. Find out what happened, and resolve it".into(),
                 format!("hapax keys resolve {rk} --token {token} --not-done"),
             ),
@@ -60,4 +55,8 @@ fn wrong_state(rk: &hapax::RecordKey, seen: &SeenRecord, change: &RecordChange) 
             format!("hapax keys reopen {rk} --token {token}"),
         ),
     }
+}
+
+pub(in crate::admin::api) fn missing() -> ApiError {
+    ApiError::not_found("there is no such record: it never existed, was purged, or has expired")
 }
