@@ -18,7 +18,8 @@ mod worker;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::StyledStr;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use serve::exit::CommandError;
 use serve::logs;
@@ -68,6 +69,33 @@ enum Command {
     Man(commands::manual::ManArgs),
 }
 
+/// The commands in the order of the help, by what a user wants to do.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Run", &["gateway", "worker", "relay"]),
+    ("Operate", &["keys", "dead", "outbox", "reconcile", "journal"]),
+    ("Set up", &["migrate", "plan", "completions", "man"]),
+    ("Try", &["demo"]),
+];
+
+/// The help with a heading for each group. clap has one heading for all commands.
+fn help_template(command: &clap::Command) -> StyledStr {
+    let header = command.get_styles().get_header();
+    let groups = GROUPS.map(|(title, names)| {
+        let commands = names.iter().filter_map(|name| command.find_subcommand(name)).map(|command| {
+            format!(
+                "  {:<12} {}\n",
+                command.get_name(),
+                command.get_about().map(ToString::to_string).unwrap_or_default()
+            )
+        });
+        let commands: String = commands.collect();
+        if commands.is_empty() { commands } else { format!("{header}{title}:{header:#}\n{commands}\n") }
+    });
+    let groups = groups.concat();
+    format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}")
+        .into()
+}
+
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
 Logs go to standard error; HAPAX_LOG sets their level (off, error, warn, info, debug, trace).";
@@ -77,7 +105,10 @@ const TIME_FOR_LOG: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     disable_huge_pages();
-    let cli = Cli::parse();
+    let command = Cli::command();
+    let help = help_template(&command);
+    let matches = command.help_template(help).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     #[cfg(feature = "demo")]
     commands::demo::end_with_demo();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -123,5 +154,21 @@ mod tests {
     #[test]
     fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_has_every_command_in_one_group() {
+        let command = Cli::command();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        if cfg!(not(feature = "demo")) {
+            grouped.retain(|name| *name != "demo");
+        }
+        let mut known: Vec<_> =
+            command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+        grouped.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(grouped, known);
+        let help = help_template(&command).to_string();
+        assert!(known.iter().all(|name| help.contains(&format!("\n  {name} "))), "{help}");
     }
 }

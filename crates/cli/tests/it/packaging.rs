@@ -39,9 +39,10 @@ fn the_long_version_has_features_and_commit() {
 
 /// The commands in a help text.
 fn commands(help: &str) -> Vec<&str> {
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
+    let before_options = help.lines().take_while(|line| *line != "Options:");
+    let listed = before_options.skip_while(|line| !line.starts_with("Usage:"));
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| name.starts_with(|letter: char| letter.is_ascii_lowercase()) && *name != "help").collect()
 }
 
 fn is_of_flag(char: char) -> bool {
