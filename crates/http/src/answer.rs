@@ -303,7 +303,7 @@ mod tests {
         let expected = [
             ("busy", "in-progress"),
             ("mismatch", "key-reused"),
-            ("indeterminate", "outcome-unknown"),
+            ("still_unknown", "outcome-unknown"),
             ("dead", "outcome-unknown"),
             ("overloaded", "overloaded"),
             ("not_applied", "outcome-unknown"),

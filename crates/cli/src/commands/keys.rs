@@ -30,9 +30,8 @@ pub(crate) struct KeysArgs {
 enum KeysCommand {
     /// List records, without their answers
     ///
-    /// The state `indeterminate` has all records whose outcome is unknown: those that are held, and those whose lease
-    /// has expired. A record does not name its namespace: the list has the records of all gateways and workers on the
-    /// store.
+    /// The state `unknown` has all records whose outcome is unknown, also those whose lease has only expired. A record
+    /// does not name its namespace: the list has the records of all gateways and workers on the store.
     List(ListRecordsArgs),
     /// Show one record
     Show(ShowRecordArgs),

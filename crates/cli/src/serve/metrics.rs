@@ -28,7 +28,7 @@ const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
 const PROBLEMS: &str = "hapax_gateway_problems_total";
 /// Requests that the API did not answer properly (label `kind`).
 const UPSTREAM_ERRORS: &str = "hapax_gateway_upstream_errors_total";
-/// Records whose outcome is held as unknown: the attempt said so, or a copy came after the lease. Missing for a store
+/// Records whose outcome is unknown: the attempt said so, or a copy came after the lease. Missing for a store
 /// that cannot count them.
 const RECORDS_UNKNOWN: &str = "hapax_records_unknown";
 /// Always 1 (labels `version` and `features`).
@@ -98,7 +98,7 @@ fn describe() {
     describe_counter!(UPSTREAM_ERRORS, "Requests that the API did not answer properly, by kind");
     describe_gauge!(
         RECORDS_UNKNOWN,
-        "Records held as unknown: the attempt said so, or a copy came after its lease. Counted every minute"
+        "Records whose outcome is unknown: the attempt said so, or a copy came after its lease. Counted every minute"
     );
     describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
@@ -212,7 +212,7 @@ pub(crate) fn count_export(signal: &'static str, is_taken: bool) {
     counter!(OTLP_EXPORTS, "signal" => signal, "result" => if is_taken { "yes" } else { "failed" }).increment(1);
 }
 
-/// Sets the number of records whose outcome is held as unknown.
+/// Sets the number of records whose outcome is unknown.
 pub(crate) fn set_records_unknown(count: u64) {
     // Exact up to 2^52 records.
     #[expect(clippy::cast_precision_loss, reason = "a store holds fewer than 2^52 records")]

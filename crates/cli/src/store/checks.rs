@@ -128,7 +128,7 @@ impl StoreChecks {
                 "the namespace {namespace} has a secret; name its file with --secrets, or use another namespace"
             ))),
             (Pinned::Unreadable, _) => Err(CheckFailure::Refused(anyhow!(
-                "the record of the secret of the namespace {namespace} is indeterminate or dead; use another namespace"
+                "the record of the secret of the namespace {namespace} is dead or unknown; use another namespace"
             ))),
         }
     }

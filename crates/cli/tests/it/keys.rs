@@ -42,10 +42,10 @@ async fn a_terminal_gets_a_table_and_both_states_of_a_write() {
     let table = run(&["list"]);
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("RECORD KEY") && lines[1].starts_with(&rk), "{table}");
-    assert!(lines[1].contains("indeterminate") && lines.len() == 2, "{table}");
+    assert!(lines[1].contains("unknown") && lines.len() == 2, "{table}");
     let token = keys(&["show", &rk, "--store", &url]).1[0]["token"].to_string();
     let written = run(&["release", &rk, "--token", &token]);
-    assert!(written.contains("before: indeterminate, token") && written.contains("after:  released"), "{written}");
+    assert!(written.contains("before: unknown, token") && written.contains("after:  released"), "{written}");
     // Beside the file, where the gateway on it would write.
     assert!(directory.path().join("hapax.db.spill/audit.jsonl").exists());
     // What cannot be noted does not happen.

@@ -76,7 +76,7 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
         plant(store, key, planted).await;
     }
     assert_eq!(run(&["list"]).1.len(), 5);
-    let unknown = run(&["list", "--state", "indeterminate"]).1;
+    let unknown = run(&["list", "--state", "unknown"]).1;
     assert_eq!(unknown.len(), 2);
     for record in &unknown {
         assert_eq!((&record["attempt"], text(&record["rk"]).len()), (&Value::from(1), 32));
@@ -117,13 +117,10 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
     let named = [text(&unknown["rk"]), "--token", &token_of(&unknown)];
     let planned = run(&[&["resolve", "--dry-run"], &named[..], &answer].concat());
     assert_eq!((planned.0, &planned.1[0]["done"]), (0, &Value::from(false)), "{}", planned.2);
-    assert_eq!(show("unknown")["state"], "indeterminate");
+    assert_eq!(show("unknown")["state"], "unknown");
     let done = run(&[&["resolve"], &named[..], &answer].concat());
     assert_eq!(done.0, 0, "{}", done.2);
-    assert_eq!(
-        (&done.1[0]["before"]["state"], &done.1[0]["after"]["state"]),
-        (&"indeterminate".into(), &"completed".into())
-    );
+    assert_eq!((&done.1[0]["before"]["state"], &done.1[0]["after"]["state"]), (&"unknown".into(), &"completed".into()));
     assert_eq!(run(&[&["resolve"], &named[..], &answer].concat()).0, 0, "it may be repeated");
     let shown = run(&["show", text(&unknown["rk"]), "--answer"]).1.remove(0);
     let headers = serde_json::json!([["content-type", "application/json"]]);
@@ -136,15 +133,15 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
     assert_eq!(run(&["show", "--key", "completed"]).0, 1);
 
     // Many at once.
-    let (code, planned, error) = run(&["release", "--state", "indeterminate", "--dry-run"]);
+    let (code, planned, error) = run(&["release", "--state", "unknown", "--dry-run"]);
     assert!(code == 0 && planned.len() == 1 && error.contains("1 records, 0 of them refused; nothing is"), "{error}");
     let (code, planned, error) = run(&["release", "--state", "in-progress", "--dry-run"]);
     assert!(code == 0 && planned.is_empty() && error.contains("1 records, 1 of them refused"), "{error}");
     assert!(error.contains("the records of all gateways and workers on this store"), "{error}");
-    let (code, _, error) = run(&["release", "--state", "indeterminate"]);
+    let (code, _, error) = run(&["release", "--state", "unknown"]);
     assert!(code == 2 && error.contains("add --all-namespaces"), "{code} {error}");
-    assert_eq!(show("unknown too")["state"], "indeterminate");
-    let all = ["release", "--state", "indeterminate", "--all-namespaces"];
+    assert_eq!(show("unknown too")["state"], "unknown");
+    let all = ["release", "--state", "unknown", "--all-namespaces"];
     assert_eq!(run(&[&all[..], &["--older-than", "1h"]].concat()).1.len(), 0);
     assert_eq!(run(&all).1.len(), 1);
     assert_eq!(show("unknown too")["state"], "released");
@@ -167,7 +164,7 @@ pub(crate) async fn lists_more_than_a_page(store: &dyn Store, url: &str) {
     let listed = keys(&["list", "--store", url]).1;
     let unique: std::collections::HashSet<_> = listed.iter().map(|record| text(&record["rk"])).collect();
     assert_eq!(unique.len(), 1200);
-    assert_eq!(keys(&["list", "--store", url, "--state", "indeterminate"]).1.len(), 1);
+    assert_eq!(keys(&["list", "--store", url, "--state", "unknown"]).1.len(), 1);
     assert_eq!(keys(&["list", "--store", url, "--limit", "7"]).1.len(), 7);
 }
 
@@ -202,7 +199,7 @@ impl Drill {
         let drill = Self { api, gateway, credential: format!("@{}", credential.display()) };
         let mut found = Vec::new();
         until("both leases have expired", async || {
-            found = keys(&["list", "--state", "indeterminate", "--admin", &drill.admin()]).1;
+            found = keys(&["list", "--state", "unknown", "--admin", &drill.admin()]).1;
             found.len() == 2
         })
         .await;
@@ -243,7 +240,7 @@ impl Drill {
         let audit: Value = serde_json::from_str(&audit).unwrap();
         let event = &audit["events"][0];
         assert_eq!((&event["action"], &event["result"]), (&"resolve".into(), &"done".into()), "{audit}");
-        assert_eq!((&event["before"]["state"], &event["after"]["state"]), (&"indeterminate".into(), &after.into()));
+        assert_eq!((&event["before"]["state"], &event["after"]["state"]), (&"unknown".into(), &after.into()));
         assert_eq!(event["who"]["name"], "127.0.0.1");
     }
 }

@@ -35,25 +35,25 @@ async fn the_commands_for_many_unknown_outcomes_work_over_the_admin_address() {
     let run = |arguments: &[&str]| keys(&[arguments, &["--admin", &admin]].concat());
     let mut found = Vec::new();
     until("the lease has expired", async || {
-        found = run(&["list", "--state", "indeterminate"]).1;
+        found = run(&["list", "--state", "unknown"]).1;
         !found.is_empty()
     })
     .await;
     let rk = text(&found[0]["rk"]).to_owned();
     let show = || run(&["show", "--tenant", "acme", "--key", "order-7"]).1.remove(0);
-    assert_eq!((text(&show()["rk"]), text(&show()["state"])), (&*rk, "indeterminate"));
+    assert_eq!((text(&show()["rk"]), text(&show()["state"])), (&*rk, "unknown"));
     assert_eq!(run(&["show", "--tenant", "other", "--key", "order-7"]).0, 1, "another tenant has no such key");
-    let older_than = |age: &str| run(&["list", "--state", "indeterminate", "--older-than", age]).1.len();
+    let older_than = |age: &str| run(&["list", "--state", "unknown", "--older-than", age]).1.len();
     assert_eq!((older_than("10min"), older_than("1ms")), (0, 1));
 
-    let resolve = ["resolve", "--state", "indeterminate", "--not-done"];
+    let resolve = ["resolve", "--state", "unknown", "--not-done"];
     let resolve = |more: &[&str]| run(&[&resolve[..], more].concat());
     assert_eq!(resolve(&["--older-than", "10min", "--dry-run"]).1.len(), 0);
     let (code, planned, error) = resolve(&["--dry-run"]);
     assert!(code == 0 && planned.len() == 1 && error.contains("nothing is written"), "{code} {error}");
-    assert_eq!(text(&show()["state"]), "indeterminate");
+    assert_eq!(text(&show()["state"]), "unknown");
     assert_eq!(resolve(&["--older-than", "10min", "--all-namespaces"]).1.len(), 0);
-    assert_eq!(text(&show()["state"]), "indeterminate");
+    assert_eq!(text(&show()["state"]), "unknown");
     let (code, written, error) = resolve(&["--all-namespaces"]);
     assert!(code == 0 && written.len() == 1 && written[0]["after"]["state"] == "released", "{code} {error}");
     (0..2).for_each(|_| api.release_slow());

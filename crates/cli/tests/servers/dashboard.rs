@@ -66,7 +66,7 @@ fn resolve(drill: &Drill) {
     browser.until("document.body.dataset.ready === 'overview'");
     browser.until("document.querySelector('.count.alarm').innerText.startsWith('2')");
     show(&mut browser, "overview");
-    browser.click("a[href='#/records/indeterminate']");
+    browser.click("a[href='#/records/unknown']");
     browser.until("document.querySelectorAll('tbody tr').length === 2");
     show(&mut browser, "records");
     let (status, body) = ANSWER_BY_HAND;
@@ -185,7 +185,7 @@ fn look_behind_empty_pages(admin: &str, rk: RecordKey) {
             };
         })()",
     );
-    browser.evaluate("location.hash = '#/records/indeterminate'");
+    browser.evaluate("location.hash = '#/records/unknown'");
     browser.until(&format!("document.querySelector('tbody').innerText.includes('{rk}')"));
     browser.until("document.querySelector('#message').innerText === ''");
     browser.evaluate("location.hash = '#/'");

@@ -83,7 +83,7 @@ impl Reason {
             Self::Busy { .. } => ReasonRow::caught("busy", "another attempt is running"),
             Self::Mismatch => ReasonRow::not_caught("mismatch", "the key was used for another payload"),
             Self::Indeterminate { .. } => {
-                ReasonRow::caught("indeterminate", "the outcome of an earlier attempt is unknown")
+                ReasonRow::caught("still_unknown", "the outcome of an earlier attempt is unknown")
             }
             Self::Dead => ReasonRow::caught("dead", "closed after too many attempts"),
             Self::Overloaded => ReasonRow::not_caught("overloaded", "too many attempts are running"),
@@ -141,7 +141,7 @@ mod tests {
         let published = [
             "busy",
             "mismatch",
-            "indeterminate",
+            "still_unknown",
             "dead",
             "overloaded",
             "not_applied",

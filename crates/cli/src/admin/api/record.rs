@@ -29,8 +29,8 @@ pub(crate) struct RecordView {
     #[serde(with = "text")]
     pub(crate) operation: OperationId,
     pub(crate) state: RecordState,
-    /// Whether retries are refused until the record is resolved.
-    pub(super) held: bool,
+    /// Until the record is resolved.
+    pub(super) refuses_retries: bool,
     pub(crate) token: u64,
     pub(crate) attempt: Option<u16>,
     pub(super) takeover: bool,
@@ -43,13 +43,12 @@ pub(crate) struct RecordView {
     pub(crate) answer: Option<Value>,
 }
 
-/// The states of records for operators. An outcome is unknown once the lease has expired, whether a record is held or
-/// not.
+/// The states of records for operators. An outcome is unknown once the lease has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RecordState {
     InProgress,
-    Indeterminate,
+    Unknown,
     Completed,
     Released,
     Dead,
@@ -59,7 +58,7 @@ impl RecordState {
     pub(crate) fn statuses(self) -> &'static [RecordStatus] {
         match self {
             Self::InProgress => &[RecordStatus::Running],
-            Self::Indeterminate => &[RecordStatus::Lapsed, RecordStatus::Indeterminate],
+            Self::Unknown => &[RecordStatus::Lapsed, RecordStatus::Indeterminate],
             Self::Completed => &[RecordStatus::Completed],
             Self::Released => &[RecordStatus::Released],
             Self::Dead => &[RecordStatus::Dead],
@@ -71,7 +70,7 @@ impl From<RecordStatus> for RecordState {
     fn from(status: RecordStatus) -> Self {
         match status {
             RecordStatus::Running => Self::InProgress,
-            RecordStatus::Lapsed | RecordStatus::Indeterminate => Self::Indeterminate,
+            RecordStatus::Lapsed | RecordStatus::Indeterminate => Self::Unknown,
             RecordStatus::Completed => Self::Completed,
             RecordStatus::Released => Self::Released,
             RecordStatus::Dead => Self::Dead,
@@ -110,7 +109,7 @@ impl SeenRecord {
             urn: format!("{URN}{}", self.rk),
             operation: self.rk.operation(),
             state: self.status.into(),
-            held: self.status == RecordStatus::Indeterminate,
+            refuses_retries: self.status == RecordStatus::Indeterminate,
             token: self.record.token.0,
             attempt: holding.map(|holding| holding.attempt),
             takeover: holding.is_some_and(|holding| holding.takeover),

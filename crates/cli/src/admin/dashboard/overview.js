@@ -41,7 +41,7 @@ function settings(object) {
 async function openCounts(process, samples) {
   const counts = [];
   if (process.process !== 'relay') {
-    for (const [state, title, isAlarm] of [['in-progress', 'in progress', false], ['indeterminate', 'unknown', true]]) {
+    for (const [state, title, isAlarm] of [['in-progress', 'in progress', false], ['unknown', 'unknown', true]]) {
       counts.push(countRecords(state, title, isAlarm));
     }
   }

@@ -7,7 +7,7 @@ import { button, bytes, duration, element, facts, headerLines, link, say, table 
 /** The states of the API, and their words on these pages. */
 const STATES = {
   'in-progress': 'in progress',
-  indeterminate: 'unknown',
+  unknown: 'unknown',
   completed: 'completed',
   released: 'released',
   dead: 'dead',
@@ -23,7 +23,7 @@ const COLUMNS = [
 ];
 
 /** The list of records of a state. */
-export async function records(process, chosen = 'indeterminate', cursor) {
+export async function records(process, chosen = 'unknown', cursor) {
   const query = { state: chosen === 'all' ? '' : chosen, limit: 100, cursor };
   let isLooking = false;
   const page = await readUntilFound('records', query, hasRecords, () => {
@@ -56,8 +56,8 @@ function damaged(keys) {
 }
 
 function state(record) {
-  const word = `${STATES[record.state]}${record.held ? ', held' : ''}`;
-  return element('span', { class: record.state === 'indeterminate' || record.state === 'dead' ? 'alarm' : null }, word);
+  const word = `${STATES[record.state]}${record.refuses_retries ? ', retries are refused' : ''}`;
+  return element('span', { class: record.state === 'unknown' || record.state === 'dead' ? 'alarm' : null }, word);
 }
 
 /** One record, its audit events, and the actions that the API offers. */
