@@ -1,5 +1,8 @@
 //! A service in any language as the target of messages: one POST for each message, with a record of layer 1.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
