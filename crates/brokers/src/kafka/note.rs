@@ -19,9 +19,10 @@ pub(super) struct OffsetNote {
 impl OffsetNote {
     /// None in the metadata of other programs.
     pub(super) fn of_metadata(metadata: &str) -> Option<Self> {
-        let (topic, began_with) = match metadata.strip_prefix(TOPIC)?.split_once(PARTITIONS) {
+        let noted = metadata.strip_prefix(TOPIC)?;
+        let (topic, began_with) = match noted.split_once(PARTITIONS) {
             Some((topic, partitions)) => (topic, partitions.parse().ok()),
-            None => (metadata.strip_prefix(TOPIC)?, None),
+            None => (noted, None),
         };
         Some(Self { topic: TopicId::of_text(topic)?, began_with })
     }
