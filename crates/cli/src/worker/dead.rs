@@ -42,7 +42,9 @@ impl WorkerDeadLetters {
             Ok(findings) => findings.iter().for_each(|finding| tracing::warn!("dead letters: {}", finding.message)),
             Err(CheckFailure::Refused(error)) => return Err(CommandError::cannot_start(error.context("dead letters"))),
             Err(CheckFailure::Unreachable(error)) => {
-                tracing::warn!("dead letters cannot be written yet; a message that nobody can process waits: {error:#}")
+                tracing::warn!(
+                    "dead letters cannot be written yet; a message that nobody can process waits: {error:#}"
+                );
             }
         }
         let Self::Published(sink) = self else { return Ok(()) };
