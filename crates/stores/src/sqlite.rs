@@ -149,11 +149,11 @@ impl Threads {
         connection::prepare(&mut writer, path)?;
         writer.busy_timeout(connection::BUSY_TIMEOUT).map_err(|error| connection::unusable(path, error))?;
         let reader = connection::open(path)?;
-        let checkpoints = Checkpoints::start(connection::open(path)?, &**runtime)?;
+        let opened = |connection| FileConnection { connection, file: file.clone() };
+        let checkpoints = Checkpoints::start(opened(connection::open(path)?), &**runtime)?;
         // Fails if the path was replaced while the three connections were opened: they might have different files.
         file.check()?;
         log_owner::note(path);
-        let opened = |connection| FileConnection { connection, file: file.clone() };
         let write = group::write_groups(opened(writer), checkpoints, Arc::clone(runtime));
         let read = group::read_steps(opened(reader), Arc::clone(runtime));
         Ok(Self {

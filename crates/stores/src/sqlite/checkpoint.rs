@@ -6,6 +6,8 @@ use hapax_core::{Error, ErrorKind, Result};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
+use super::file_thread::FileConnection;
+
 /// After how many steps a checkpoint runs: they write about as many pages as SQLite's own checkpoint interval.
 const STEPS_BETWEEN_CHECKPOINTS: usize = 2_000;
 
@@ -22,13 +24,14 @@ pub(super) struct Checkpoints {
 
 impl Checkpoints {
     /// Starts the thread. It ends when this value is dropped.
-    pub(super) fn start(connection: Connection, runtime: &dyn Runtime) -> Result<Self> {
+    pub(super) fn start(opened: FileConnection, runtime: &dyn Runtime) -> Result<Self> {
         let (due, mut wakeups) = mpsc::channel(1);
         let body = move || {
             while wakeups.blocking_recv().is_some() {
                 // A failed checkpoint only lets the log grow; the next one tries again.
-                let _ = checkpoint(&connection);
+                let _ = checkpoint(&opened.connection);
             }
+            opened.close();
         };
         runtime.blocking("hapax-sqlite-checkpoint", Box::new(body)).map_err(|source| {
             Error::new(ErrorKind::Unusable, "the system cannot start a thread for SQLite's checkpoints")

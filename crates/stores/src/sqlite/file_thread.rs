@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,6 +28,22 @@ pub(super) struct FileConnection {
     pub(super) file: SqliteFile,
 }
 
+impl FileConnection {
+    /// Closes the connection. The last one of all processes moves the log into the file and removes it, unless another
+    /// file is at the path by now: the log there may belong to that one.
+    pub(super) fn close(self) {
+        let Self { connection, file } = self;
+        if file.check().is_err() {
+            // A failure would mean that this SQLite knows no such setting.
+            let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            return;
+        }
+        // Connections that close at the same time keep each other from it.
+        let _turn = Turn::take(&connection);
+        drop(connection);
+    }
+}
+
 /// Runs one piece of work after the other on a connection of its own.
 #[derive(Clone, Debug)]
 pub(super) struct FileThread {
@@ -45,6 +62,7 @@ impl FileThread {
             while let Some(work) = queue.blocking_recv() {
                 work(&mut opened);
             }
+            opened.close();
         };
         runtime.blocking(name, Box::new(body)).map_err(|source| {
             Error::new(ErrorKind::Unusable, "the system cannot start a thread for the SQLite file").caused_by(source)

@@ -28,6 +28,7 @@ pub(super) fn write_groups(
             let committed = commit_readable(&opened, &*runtime, &mut group);
             group.into_iter().for_each(|step| step.reply(&committed));
         }
+        opened.close();
     }
 }
 
@@ -45,6 +46,7 @@ pub(super) fn read_steps(opened: FileConnection, runtime: Arc<dyn Runtime>) -> i
                 step.reply(&read);
             }
         }
+        opened.close();
     }
 }
 

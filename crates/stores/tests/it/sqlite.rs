@@ -52,6 +52,19 @@ async fn a_damaged_file_is_reported_as_damaged_and_never_as_empty() {
     }
 }
 
+/// The three connections of a store close at the same time. None may keep the others from moving the log into the file.
+#[tokio::test]
+async fn a_store_that_is_dropped_leaves_no_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    for key in 0..100 {
+        let store = open(&path).unwrap();
+        store.begin(&begin(key)).await.unwrap();
+        drop(store);
+        wait_until_closed(&path).await;
+    }
+}
+
 /// Overwrites the root pages of these tables and indexes.
 fn damage_tables(path: &Path, names: &[&str]) {
     let connection = Connection::open(path).unwrap();
