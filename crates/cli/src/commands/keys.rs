@@ -11,7 +11,7 @@ use hapax::OperationId;
 
 use super::print::{line, object};
 use crate::admin::api::calls::{LARGEST_PAGE, members};
-use crate::admin::api::records::writes::{Release, Reopen};
+use crate::admin::api::records::writes::{ReleaseDecision, ReopenDecision};
 use crate::admin::api::records::{ListRecords, ShowRecord};
 use crate::place::PlaceArgs;
 use crate::serve::exit::CommandError;
@@ -83,8 +83,8 @@ pub(crate) async fn run(args: KeysArgs) -> Result<ExitCode, CommandError> {
         KeysCommand::List(args) => list(&args).await,
         KeysCommand::Show(args) => show(&args).await,
         KeysCommand::Resolve(args) => args.run().await,
-        KeysCommand::Reopen(args) => args.write(&Reopen {}).await,
-        KeysCommand::Release(args) => args.write(&Release {}).await,
+        KeysCommand::Reopen(args) => args.write(&ReopenDecision {}).await,
+        KeysCommand::Release(args) => args.write(&ReleaseDecision {}).await,
         KeysCommand::Purge(args) => args.run().await,
     }
 }

@@ -21,7 +21,9 @@ use crate::admin::api::calls::{ApiCall, ListEvents, PREFIX, ShowOpenApi, ShowPol
 use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
 use crate::admin::api::guard::check_write;
 use crate::admin::api::outbox::{DropEvent, ListParked, Republish, ResumeKey, ShowEvent};
-use crate::admin::api::records::writes::{Purge, Release, Reopen, Resolve, WriteRecord};
+use crate::admin::api::records::writes::{
+    PurgeDecision, ReleaseDecision, ReopenDecision, ResolveDecision, WriteRecord,
+};
 use crate::admin::api::records::{ListRecords, ShowRecord};
 use crate::admin::api::{ApiError, Requester};
 use crate::admin::listener::AdminState;
@@ -40,10 +42,10 @@ pub(crate) fn router() -> Router<AdminState> {
     [
         route::<ListRecords>,
         route::<ShowRecord>,
-        route::<WriteRecord<Resolve>>,
-        route::<WriteRecord<Reopen>>,
-        route::<WriteRecord<Release>>,
-        route::<WriteRecord<Purge>>,
+        route::<WriteRecord<ResolveDecision>>,
+        route::<WriteRecord<ReopenDecision>>,
+        route::<WriteRecord<ReleaseDecision>>,
+        route::<WriteRecord<PurgeDecision>>,
         route::<ListLetters>,
         route::<ShowLetter>,
         route::<RedriveLetter>,

@@ -2,7 +2,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::admin::api::record::{RecordState, RecordView};
-use crate::admin::api::records::writes::WrittenRecord;
+use crate::admin::api::records::writes::RecordBeforeAndAfter;
 use crate::serve::logs::escape_controls;
 
 pub(super) fn header() -> String {
@@ -24,8 +24,8 @@ pub(super) fn listed(record: &RecordView, as_json: bool) -> String {
 }
 
 /// A write that happened.
-pub(super) fn written(action: &str, done: &WrittenRecord, as_json: bool) -> String {
-    let WrittenRecord { rk, before, after } = done;
+pub(super) fn written(action: &str, done: &RecordBeforeAndAfter, as_json: bool) -> String {
+    let RecordBeforeAndAfter { rk, before, after } = done;
     if as_json {
         return json!({ "rk": rk.to_string(), "action": action, "done": true, "before": before, "after": after })
             .to_string();
@@ -34,8 +34,8 @@ pub(super) fn written(action: &str, done: &WrittenRecord, as_json: bool) -> Stri
 }
 
 /// A write that `--dry-run` leaves out.
-pub(super) fn planned(action: &str, planned: &WrittenRecord, as_json: bool) -> String {
-    let WrittenRecord { rk, before, .. } = planned;
+pub(super) fn planned(action: &str, planned: &RecordBeforeAndAfter, as_json: bool) -> String {
+    let RecordBeforeAndAfter { rk, before, .. } = planned;
     if as_json {
         return json!({ "rk": rk.to_string(), "action": action, "done": false, "before": before }).to_string();
     }

@@ -9,7 +9,7 @@ use super::which::ListFilter;
 use super::{file, print};
 use crate::admin::api::calls::{LARGEST_PAGE, RecordName};
 use crate::admin::api::records::writes::{
-    FoundOutcome, Purge, RecordDecision, Resolve, SeenToken, WriteRecord, WrittenRecord,
+    FoundOutcome, PurgeDecision, RecordBeforeAndAfter, RecordDecision, ResolveDecision, SeenToken, WriteRecord,
 };
 use crate::commands::print::line;
 use crate::files;
@@ -98,7 +98,7 @@ impl ResolveArgs {
         self.write.write(&self.decision().map_err(CommandError::usage)?).await
     }
 
-    fn decision(&self) -> Result<Resolve, anyhow::Error> {
+    fn decision(&self) -> Result<ResolveDecision, anyhow::Error> {
         let outcome = match (self.not_done, self.status) {
             (true, _) => FoundOutcome::NotDone,
             (false, None) => FoundOutcome::Processed,
@@ -106,13 +106,13 @@ impl ResolveArgs {
         };
         let body = self.body.as_deref().map(files::read).transpose().context("--body")?;
         let body = body.map(|body| (&*body).into());
-        Ok(Resolve { outcome, status: self.status, headers: self.header.clone(), body })
+        Ok(ResolveDecision { outcome, status: self.status, headers: self.header.clone(), body })
     }
 }
 
 impl PurgeArgs {
     pub(super) async fn run(&self) -> Result<ExitCode, CommandError> {
-        self.write.write(&Purge { force: self.force }).await
+        self.write.write(&PurgeDecision { force: self.force }).await
     }
 }
 
@@ -181,7 +181,7 @@ impl WriteArgs {
         }
     }
 
-    fn print(&self, action: &str, done: &WrittenRecord) -> Result<(), CommandError> {
+    fn print(&self, action: &str, done: &RecordBeforeAndAfter) -> Result<(), CommandError> {
         let print = if self.dry_run { print::planned } else { print::written };
         line(&print(action, done, self.place.json)).map(drop)
     }

@@ -52,9 +52,9 @@ pub(crate) trait RecordDecision: Serialize + DeserializeOwned + Send + Sync + 's
 impl<D: RecordDecision> ApiCall for WriteRecord<D> {
     const PATH: &'static str = D::PATH;
     const WRITE: Option<&'static str> = Some(D::NAME);
-    type Answer = WrittenRecord;
+    type Answer = RecordBeforeAndAfter;
 
-    async fn carry_out(&self, api: &AdminApi) -> Result<WrittenRecord, ApiError> {
+    async fn carry_out(&self, api: &AdminApi) -> Result<RecordBeforeAndAfter, ApiError> {
         let desk = api.records()?;
         desk.write(&self.seen, &self.decision.change(desk)?).await
     }
@@ -71,7 +71,7 @@ impl<D: RecordDecision> ApiCall for WriteRecord<D> {
 
 /// A record before and after a write.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct WrittenRecord {
+pub(crate) struct RecordBeforeAndAfter {
     #[serde(with = "text")]
     pub(crate) rk: RecordName,
     pub(crate) before: Option<RecordView>,
@@ -80,7 +80,7 @@ pub(crate) struct WrittenRecord {
 
 /// Writes down what happened to an operation whose outcome is unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Resolve {
+pub(crate) struct ResolveDecision {
     pub(crate) outcome: FoundOutcome,
     /// The response that every retry gets.
     pub(crate) status: Option<u16>,
@@ -101,7 +101,7 @@ pub(crate) enum FoundOutcome {
     NotDone,
 }
 
-impl Resolve {
+impl ResolveDecision {
     fn response(&self) -> Result<Option<RecordedResponse>, ApiError> {
         let has_response = self.status.is_some() || !self.headers.is_empty() || self.body.is_some();
         if self.outcome != FoundOutcome::Done {
@@ -122,13 +122,13 @@ impl Resolve {
     }
 }
 
-impl RecordDecision for Resolve {
+impl RecordDecision for ResolveDecision {
     const NAME: &'static str = "resolve";
     const PATH: &'static str = "records/{rk}/resolve";
 
     fn change(&self, desk: &RecordDesk) -> Result<RecordChange, ApiError> {
         let answer = match (self.outcome, self.response()?) {
-            (FoundOutcome::NotDone, _) => return Release {}.change(desk),
+            (FoundOutcome::NotDone, _) => return ReleaseDecision {}.change(desk),
             (FoundOutcome::Done | FoundOutcome::Processed, None) if desk.answers == AnswerForm::Responses => {
                 let detail = "these records have responses: name the status, the headers and the body of the answer";
                 return Err(ApiError::invalid(detail));
@@ -153,9 +153,9 @@ impl RecordDecision for Resolve {
 
 /// Lets a dead record be tried again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Reopen {}
+pub(crate) struct ReopenDecision {}
 
-impl RecordDecision for Reopen {
+impl RecordDecision for ReopenDecision {
     const NAME: &'static str = "reopen";
     const PATH: &'static str = "records/{rk}/reopen";
 
@@ -166,9 +166,9 @@ impl RecordDecision for Reopen {
 
 /// Frees a key whose operation did not happen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Release {}
+pub(crate) struct ReleaseDecision {}
 
-impl RecordDecision for Release {
+impl RecordDecision for ReleaseDecision {
     const NAME: &'static str = "release";
     const PATH: &'static str = "records/{rk}/release";
 
@@ -179,13 +179,13 @@ impl RecordDecision for Release {
 
 /// Removes a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Purge {
+pub(crate) struct PurgeDecision {
     /// Also if the outcome is unknown.
     #[serde(default)]
     pub(crate) force: bool,
 }
 
-impl RecordDecision for Purge {
+impl RecordDecision for PurgeDecision {
     const NAME: &'static str = "purge";
     const PATH: &'static str = "records/{rk}/purge";
 
@@ -207,7 +207,7 @@ pub(crate) enum RecordChange {
 
 impl RecordDesk {
     /// Carries out what an operator wants. A dry run writes nothing, and has the same refusals.
-    async fn write(&self, named: &SeenToken, change: &RecordChange) -> Result<WrittenRecord, ApiError> {
+    async fn write(&self, named: &SeenToken, change: &RecordChange) -> Result<RecordBeforeAndAfter, ApiError> {
         let rk = named.rk.0;
         let before = self.read(&rk).await?;
         let seen = SeenRecord::of_read(rk, &before);
@@ -225,7 +225,7 @@ impl RecordDesk {
             return Err(refusal(named, after.as_ref(), change));
         }
         let view = |seen: Option<SeenRecord>| seen.map(|seen| seen.view());
-        Ok(WrittenRecord { rk: named.rk, before: view(seen), after: view(after) })
+        Ok(RecordBeforeAndAfter { rk: named.rk, before: view(seen), after: view(after) })
     }
 
     async fn carry_out(&self, named: &SeenToken, change: &RecordChange, before: &Observed) -> Result<bool, ApiError> {
