@@ -33,7 +33,7 @@ pub(crate) use attributes::{is_reserved_header, percent_encoded, rfc3339};
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
     BUCKETS, BucketCursor, EventRow, EventTopic, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow,
-    ReadRequest, Rewinds, RowId, RowState, bucket_of,
+    ReadRequest, ReadStart, Rewinds, RowId, RowState, bucket_of,
 };
 pub use sink::{Published, Sink};
 pub use template::TopicTemplate;
@@ -45,7 +45,7 @@ pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey, Reopened};
 /// Dropping the future of an operation leaves its outcome unknown. Repeating it is always safe.
 #[async_trait]
 pub trait Outbox: fmt::Debug + Send + Sync + 'static {
-    /// Reads open rows: of each bucket those behind its cursor, in the order of their ids, up to its limit. One
+    /// Reads open rows: of each bucket those from its cursor on, in the order of their ids, up to its limit. One
     /// snapshot for all buckets, the parked keys and [`OpenRows::rewinds`].
     ///
     /// Rows that the request leaves out count towards no limit: the rows behind them are read instead.

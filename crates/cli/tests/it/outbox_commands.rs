@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use hapax::ledger::Event;
-use hapax::outbox::{OpenRow, Outbox, ParkedRow, ReadRequest, RowId};
+use hapax::outbox::{OpenRow, Outbox, ParkedRow, ReadRequest, ReadStart};
 use serde_json::{Value, json};
 
 use crate::dead_letters::objects;
@@ -36,7 +36,7 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
 }
 
 pub(crate) async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
-    let mut rows = outbox.read(&ReadRequest::all_buckets(RowId(0), 100, 1 << 20)).await.unwrap().rows;
+    let mut rows = outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 100, 1 << 20)).await.unwrap().rows;
     rows.sort_by_key(|row| row.id);
     rows
 }

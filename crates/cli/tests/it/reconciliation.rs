@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Lapse, Resolved, Settled};
-use hapax::outbox::{BUCKETS, Outbox, ParkedRow, ReadRequest, RowId, bucket_of};
+use hapax::outbox::{BUCKETS, Outbox, ParkedRow, ReadRequest, ReadStart, bucket_of};
 use hapax::relay::bucket_records;
 use hapax::runtime::BoxFuture;
 use hapax::store::Protocol;
@@ -198,7 +198,7 @@ async fn hold(system: &System, grant: &Grant) {
 /// Parks the first event, lets a relay that publishes nothing have the bucket of the second one, and spoils the claim
 /// of another bucket.
 async fn plant_in_outbox(system: &System) -> Found {
-    let rows = system.outbox.read(&ReadRequest::all_buckets(RowId(0), 9, 1 << 20)).await.unwrap().rows;
+    let rows = system.outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 9, 1 << 20)).await.unwrap().rows;
     let refused = rows.iter().find(|row| row.event.order() == EVENT_KEYS[0]).unwrap();
     let (key, reason) = (refused.event.order(), "too large".to_owned());
     let parked = ParkedRow { id: refused.id, event: refused.event.id, bucket: refused.bucket, key, reason };

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
     EventRow, Horizon, MarkedRows, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey,
-    ParkedRow, ReadRequest, Reopened, Rewinds, RowId, RowState, bucket_of,
+    ParkedRow, ReadRequest, ReadStart, Reopened, Rewinds, RowId, RowState, bucket_of,
 };
 use crate::record::Timestamp;
 use crate::runtime::Runtime;
@@ -24,7 +24,7 @@ use crate::runtime::Runtime;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> hapax::Result<()> {
 /// use std::sync::Arc;
-/// use hapax::outbox::{MemoryOutbox, Outbox, OutgoingEvent, ReadRequest, RowId};
+/// use hapax::outbox::{MemoryOutbox, Outbox, OutgoingEvent, ReadRequest, ReadStart, RowId};
 /// use hapax::runtime::Tokio;
 /// use hapax::EventId;
 ///
@@ -33,7 +33,7 @@ use crate::runtime::Runtime;
 /// let event = OutgoingEvent::new(EventId::from_bytes([1; 16]), "transfers", "5");
 /// assert_eq!(slow.insert(event), RowId(1));
 ///
-/// let request = ReadRequest::all_buckets(RowId(0), 10, 1_000);
+/// let request = ReadRequest::all_buckets(ReadStart::FIRST, 10, 1_000);
 /// assert!(outbox.read(&request).await?.rows.is_empty(), "it is not committed");
 /// slow.commit();
 /// assert_eq!(outbox.read(&request).await?.rows.len(), 1);
@@ -53,7 +53,7 @@ struct SharedOutbox {
 #[derive(Debug, Default)]
 struct OutboxTables {
     rows: BTreeMap<RowId, MemoryRow>,
-    open: BTreeSet<(u8, RowId)>,
+    open: BTreeMap<u8, BTreeSet<RowId>>,
     ids: BTreeMap<EventId, RowId>,
     parked: BTreeMap<Bytes, MemoryParking>,
     rewinds: Rewinds,
@@ -178,7 +178,7 @@ impl OutboxTables {
         let earlier = self.ids.insert(event.id, id);
         assert_eq!(earlier, None, "the event {} is in the outbox already", event.id);
         let bucket = bucket_of(&event.order());
-        self.open.insert((bucket, id));
+        self.open.entry(bucket).or_default().insert(id);
         self.rows.insert(id, MemoryRow { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
     }
 
@@ -189,11 +189,11 @@ impl OutboxTables {
         };
         row.state = to;
         row.ended_at = matches!(to, RowState::Published | RowState::Dropped).then_some(at);
-        let place = (row.bucket, id);
+        let open = self.open.entry(row.bucket).or_default();
         if to == RowState::Open {
-            self.open.insert(place);
+            open.insert(id);
         } else {
-            self.open.remove(&place);
+            open.remove(&id);
         }
         true
     }
@@ -220,11 +220,10 @@ impl Outbox for MemoryOutbox {
         let tables = self.0.tables.lock();
         let mut found: Vec<(usize, u8, RowId)> = Vec::new();
         for cursor in &request.cursors {
-            let behind = (cursor.bucket, RowId(cursor.after.0.saturating_add(1)));
-            let ids = tables.open.range(behind..=(cursor.bucket, RowId(u64::MAX)));
+            let Some(ids) = tables.open.get(&cursor.bucket) else { continue };
+            let ids = ids.range(cursor.from).filter(|id| !request.leaves_out(&tables.rows[*id].event));
             let limit = usize::try_from(cursor.limit).unwrap_or(usize::MAX);
-            let ids = ids.filter(|(_, id)| !request.leaves_out(&tables.rows[id].event));
-            found.extend(ids.take(limit).enumerate().map(|(place, (bucket, id))| (place, *bucket, *id)));
+            found.extend(ids.take(limit).enumerate().map(|(place, id)| (place, cursor.bucket, *id)));
         }
         // The first row of each bucket, then the second of each.
         found.sort_unstable();
@@ -308,8 +307,8 @@ impl OutboxUpkeep for MemoryOutbox {
     async fn counts(&self, limit: u64) -> Result<OutboxCounts> {
         let now = self.0.runtime.wall_now();
         let tables = self.0.tables.lock();
-        let open = u64::try_from(tables.open.len()).unwrap_or(u64::MAX).min(limit);
-        let rows = tables.open.iter().map(|(_, id)| tables.open_row(*id));
+        let open = u64::try_from(tables.open.values().map(BTreeSet::len).sum::<usize>()).unwrap_or(u64::MAX).min(limit);
+        let rows = tables.open.values().flatten().map(|id| tables.open_row(*id));
         let oldest = rows.filter(|row| !row.is_parked).map(|row| now.since(row.event.created_at)).max();
         Ok(OutboxCounts { open, oldest, parked_keys: u64::try_from(tables.parked.len()).unwrap_or(u64::MAX) })
     }
@@ -371,7 +370,7 @@ impl OutboxUpkeep for MemoryOutbox {
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let behind = tables.rows.range(RowId(after.0.saturating_add(1))..);
+        let behind = tables.rows.range(ReadStart::behind(after));
         let is_meant = |row: &MemoryRow| row.ended_at.is_some_and(|ended_at| published.contains(&ended_at));
         let looked_at: Vec<(RowId, bool)> = behind.take(limit).map(|(id, row)| (*id, is_meant(row))).collect();
         let meant = looked_at.iter().filter(|(_, is_meant)| *is_meant);

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +13,46 @@ use crate::record::Timestamp;
 /// The id of a row, unique in its outbox, above 0. A transaction draws the ids of its rows after it has its own id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId(pub u64);
+
+/// Where a read of rows begins. A start at a row is before one behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadStart {
+    /// The row.
+    pub row: RowId,
+    /// Whether the row itself is not read.
+    pub is_behind: bool,
+}
+
+impl ReadStart {
+    /// All rows are read.
+    pub const FIRST: Self = Self::behind(RowId(0));
+
+    /// This row is the first one that is read.
+    pub const fn at(row: RowId) -> Self {
+        Self { row, is_behind: false }
+    }
+
+    /// Only larger rows are read.
+    pub const fn behind(row: RowId) -> Self {
+        Self { row, is_behind: true }
+    }
+}
+
+impl Default for ReadStart {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+impl RangeBounds<RowId> for ReadStart {
+    fn start_bound(&self) -> Bound<&RowId> {
+        if self.is_behind { Bound::Excluded(&self.row) } else { Bound::Included(&self.row) }
+    }
+
+    fn end_bound(&self) -> Bound<&RowId> {
+        Bound::Unbounded
+    }
+}
 
 /// A row and the event in it. A restored or truncated outbox may give the id to another row, which this does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,8 +115,8 @@ impl RowState {
 pub struct BucketCursor {
     /// The bucket, from 0 to 63.
     pub bucket: u8,
-    /// Rows with larger ids are read.
-    pub after: RowId,
+    /// The row from which on rows are read.
+    pub from: ReadStart,
     /// The number of rows that are read at most.
     pub limit: u32,
 }
@@ -101,9 +142,9 @@ pub struct EventTopic {
 }
 
 impl ReadRequest {
-    /// Reads up to so many rows of each bucket behind this one, of all topics.
-    pub fn all_buckets(after: RowId, limit: u32, bytes: usize) -> Self {
-        let cursors = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after, limit });
+    /// Reads rows of all topics, up to the limit from each bucket.
+    pub fn all_buckets(from: ReadStart, limit: u32, bytes: usize) -> Self {
+        let cursors = (0..BUCKETS).map(|bucket| BucketCursor { bucket, from, limit });
         Self { cursors: cursors.collect(), bytes, left_out: Vec::new() }
     }
 

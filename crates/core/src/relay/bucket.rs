@@ -2,13 +2,14 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::chaos::Mutant;
-use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, RowId};
+use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, ReadStart, RowId};
 use crate::relay::deferred::{DeferredRow, DeferredRows};
 
 /// How many rows of one ordering key are held at most. They are published one after the other, so more would only take
@@ -43,10 +44,10 @@ pub(super) struct BucketRows {
     deferred: DeferredRows,
     /// Rows that were marked since the last read began. That read may still show them as open.
     just_marked: HashSet<RowId>,
-    /// Every row up to here was decided before it was read, so none can appear there, unless rows become open again.
-    cursor: RowId,
+    /// Every row before it was decided before it was read, so none can appear there, unless rows become open again.
+    cursor: ReadStart,
     /// How far the cursor was.
-    front: RowId,
+    front: ReadStart,
     /// Whether the last read began there.
     reads_front: bool,
     /// How often reading has begun anew.
@@ -126,9 +127,9 @@ impl BucketRows {
         self.rows.len()
     }
 
-    /// The number of held rows behind this one.
-    pub(super) fn held_behind(&self, after: RowId) -> usize {
-        self.rows.range(RowId(after.0 + 1)..).count()
+    /// The number of held rows that a read shows which begins there.
+    pub(super) fn held_from(&self, start: ReadStart) -> usize {
+        self.rows.range(start).count()
     }
 
     /// The bytes of the events that are held.
@@ -157,7 +158,7 @@ impl BucketRows {
     }
 
     /// From where the next rows are read. It goes back when skipped rows are to be read again.
-    pub(super) fn cursor(&self) -> RowId {
+    pub(super) fn cursor(&self) -> ReadStart {
         self.cursor
     }
 
@@ -176,19 +177,19 @@ impl BucketRows {
             return;
         }
         let free = most.saturating_sub(self.failing);
-        if let Some(RowId(first)) = self.deferred.wake(now, free, self.cursor) {
-            self.cursor = self.cursor.min(RowId(first - 1));
+        if let Some(first) = self.deferred.wake(now, free, self.cursor) {
+            self.cursor = self.cursor.min(ReadStart::at(first));
             self.reads_front = false;
         }
     }
 
-    /// Ends a read from the cursor. `end`: how far it reached; None if there are no further rows. `decided`: up to
-    /// which row all were decided before the read began.
+    /// Ends a read from the cursor. `end`: where the rows begin that it did not show; None if there are no further
+    /// rows. `decided`: up to which row all were decided before the read began.
     ///
     /// The cursor does not pass a row that is not decided. Otherwise a transaction could commit there after the read,
     /// and the next read would show a later row of its ordering key, but not this one. Returns whether it moved.
-    pub(super) fn end_read(&mut self, end: Option<RowId>, decided: RowId) -> bool {
-        let before = self.cursor;
+    pub(super) fn end_read(&mut self, end: Option<ReadStart>, decided: RowId) -> bool {
+        let (before, decided) = (self.cursor, ReadStart::behind(decided));
         self.forget_missing(before, end);
         self.cursor = before.max(end.unwrap_or(decided).min(decided));
         self.front = self.front.max(self.cursor);
@@ -197,17 +198,17 @@ impl BucketRows {
 
     /// Forgets skipped rows that a read of this range did not show: they are not open any more. Otherwise the later
     /// rows of their keys would be skipped by each read that begins behind them.
-    fn forget_missing(&mut self, after: RowId, end: Option<RowId>) {
+    fn forget_missing(&mut self, start: ReadStart, end: Option<ReadStart>) {
         let (keys, deferred) = (&self.keys, &self.deferred);
         self.skipped.retain(|order, first| {
-            let was_read = *first > after && end.is_none_or(|end| *first <= end);
+            let was_read = start.contains(first) && end.is_none_or(|end| !end.contains(first));
             !was_read || keys.contains_key(order) || deferred.is_waiting(*first)
         });
     }
 
     /// Reads everything again, and keeps what is held.
     pub(super) fn restart(&mut self) {
-        self.cursor = RowId(0);
+        self.cursor = ReadStart::FIRST;
         self.restarts += 1;
     }
 
@@ -216,8 +217,8 @@ impl BucketRows {
         self.restarts
     }
 
-    /// Takes a row that was read behind the row `after`.
-    pub(super) fn take(&mut self, row: OpenRow, after: RowId) -> TakenRow {
+    /// Takes a row of a read that began there.
+    pub(super) fn take(&mut self, row: OpenRow, start: ReadStart) -> TakenRow {
         if self.rows.contains_key(&row.id) || self.just_marked.contains(&row.id) {
             return TakenRow::Known;
         }
@@ -229,8 +230,8 @@ impl BucketRows {
             return TakenRow::Parked;
         }
         if let Some(first) = self.skipped.get(&order).copied().filter(|first| *first <= row.id) {
-            // A read from behind the first one does not show whether that is still open.
-            if after >= first || self.keys.contains_key(&order) || self.deferred.is_waiting(first) {
+            // A read that begins behind the first one does not show whether that is still open.
+            if !start.contains(&first) || self.keys.contains_key(&order) || self.deferred.is_waiting(first) {
                 return TakenRow::Skipped;
             }
             self.skipped.remove(&order);
@@ -370,7 +371,7 @@ impl BucketRows {
         self.parked.clear();
         self.deferred = DeferredRows::default();
         self.just_marked.clear();
-        self.front = RowId(0);
+        self.front = ReadStart::FIRST;
         self.restart();
     }
 
@@ -396,8 +397,8 @@ impl BucketRows {
         }
         self.keys.remove(order);
         let first = self.skipped.get(order).copied().filter(|first| !self.deferred.is_waiting(*first));
-        if let Some(RowId(first)) = first {
-            self.cursor = self.cursor.min(RowId(first - 1));
+        if let Some(first) = first {
+            self.cursor = self.cursor.min(ReadStart::at(first));
         }
         first.is_some()
     }
@@ -405,8 +406,8 @@ impl BucketRows {
     /// Forgets all rows of a key but the first; they are read again.
     fn keep_first(&mut self, order: &Bytes) {
         let Some(key) = self.keys.get_mut(order) else { return };
-        let Some(first) = key.rows.first().copied() else { return };
-        let rest = key.rows.split_off(&RowId(first.0 + 1));
+        let Some(first) = key.rows.pop_first() else { return };
+        let rest = std::mem::replace(&mut key.rows, BTreeSet::from([first]));
         if let Some(second) = rest.first() {
             self.skipped.insert(order.clone(), *second);
         }

@@ -1,7 +1,8 @@
 use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeBounds;
 use std::time::Duration;
 
-use crate::outbox::RowId;
+use crate::outbox::{ReadStart, RowId};
 
 /// First rows of keys that have failed and are not held, so that they leave the room to rows of other keys. Each is
 /// read again when it may be published again. Pure.
@@ -42,11 +43,11 @@ impl DeferredRows {
         self.waiting.insert((row.due, id));
     }
 
-    /// Ends the wait of up to `most` rows that are due, and returns the smallest of them. Rows up to the cursor whose
+    /// Ends the wait of up to `most` rows that are due, and returns the smallest of them. Rows before the cursor whose
     /// wait ended before were read since then, or are not open any more.
-    pub(super) fn wake(&mut self, now: Duration, most: usize, cursor: RowId) -> Option<RowId> {
+    pub(super) fn wake(&mut self, now: Duration, most: usize, cursor: ReadStart) -> Option<RowId> {
         let waiting = &self.waiting;
-        self.rows.retain(|id, row| *id > cursor || waiting.contains(&(row.due, *id)));
+        self.rows.retain(|id, row| cursor.contains(id) || waiting.contains(&(row.due, *id)));
         let woken = self.rows.len() - self.waiting.len();
         let mut first = None;
         for _ in woken..most {

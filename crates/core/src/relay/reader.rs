@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::chaos::Mutant;
 use crate::error::{Error, Result};
-use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, ReadRequest, Rewinds, RowId};
+use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, ReadRequest, ReadStart, Rewinds, RowId};
 use crate::relay::RelaySettings;
 use crate::relay::bucket::TakenRow;
 use crate::relay::buckets::{OwnedBucket, OwnedBuckets};
@@ -62,32 +62,32 @@ struct ReadEnd {
 }
 
 impl OwnedBucket {
-    /// How many rows behind this one are read: those that are held there, which come again, and new ones. Only a read
-    /// that has grown may bring more than its share.
-    fn limit(&self, after: RowId, room: usize, share: usize) -> u32 {
+    /// How many rows are read from there on: those that are held, which come again, and new ones. Only a read that has
+    /// grown may bring more than its share.
+    fn limit(&self, start: ReadStart, room: usize, share: usize) -> u32 {
         let room = if self.growth > 1 { room } else { room.min(share) };
-        let limit = self.rows.held_behind(after) + room.clamp(MIN_ROWS, MAX_ROWS) * self.growth;
+        let limit = self.rows.held_from(start) + room.clamp(MIN_ROWS, MAX_ROWS) * self.growth;
         u32::try_from(limit).unwrap_or(u32::MAX)
     }
 
-    /// Holds rows that were read behind this one.
+    /// Holds rows that were read.
     ///
     /// A read that was full, and brought nothing new, has the rows of keys that wait, for instance because their first
     /// row fails. The next one is larger, so that it gets to the rows of other keys behind them: the cursor cannot pass
     /// rows that are not decided. So it is with many rows of few keys, while the cursor goes back after each read.
     fn take(&mut self, read: &BucketRead, rows: Vec<OpenRow>, end: ReadEnd, parked: &mut Vec<EventRow>) -> ReadGain {
-        let after = read.cursor.after;
+        let start = read.cursor.from;
         let is_restart = read.is_restart && self.rows.restarts() == read.restarts;
         if is_restart {
             self.rows.restart();
         }
         let restarts = read.restarts + u64::from(is_restart);
-        let last = rows.last().map_or(after, |row| row.id);
+        let last = rows.last().map(|row| row.id);
         let has_few_keys = end.is_full && has_few_keys(&rows);
         let mut has_new = false;
         for row in rows {
             let named = row.named();
-            match self.rows.take(row, after) {
+            match self.rows.take(row, start) {
                 TakenRow::New => has_new = true,
                 TakenRow::Parked => parked.push(named),
                 TakenRow::Known | TakenRow::Skipped => {}
@@ -95,11 +95,11 @@ impl OwnedBucket {
         }
         let ReadEnd { is_full, is_cut, decided } = end;
         let (end, decided) = match Mutant::CursorIsTheTruth.is_on() {
-            true => (Some(last), last),
-            false => ((is_full || is_cut).then_some(last), decided),
+            true => (None, last.unwrap_or(start.row)),
+            false => ((is_full || is_cut).then_some(last.map_or(start, ReadStart::behind)), decided),
         };
         // The cursor went back meanwhile: the next read begins there.
-        let went_back = self.rows.cursor() < after || self.rows.restarts() != restarts;
+        let went_back = self.rows.cursor() < start || self.rows.restarts() != restarts;
         let has_moved = !went_back && self.rows.end_read(end, decided);
         let brings_little = if went_back { has_few_keys } else { !has_new };
         let may_grow = is_full && brings_little && self.growth < MAX_GROWTH;
@@ -199,8 +199,8 @@ impl OutboxReader {
             bucket.rows.begin_read(now, most_failing);
             // The cursor stays where it is until the rows are there: a read that fails costs nothing.
             let is_restart = restarted == Some(number);
-            let after = if is_restart { RowId(0) } else { bucket.rows.cursor() };
-            let cursor = BucketCursor { bucket: number, after, limit: bucket.limit(after, room, MAX_READ / buckets) };
+            let from = if is_restart { ReadStart::FIRST } else { bucket.rows.cursor() };
+            let cursor = BucketCursor { bucket: number, from, limit: bucket.limit(from, room, MAX_READ / buckets) };
             let (ownership, restarts) = (bucket.ownership, bucket.rows.restarts());
             asked.push(BucketRead { ownership, restarts, cursor, is_restart });
         }
@@ -232,7 +232,7 @@ impl OutboxReader {
             self.rewind(loan);
         }
         // Where rows before the cursor became open again, those behind it may have to wait for them.
-        let is_whole = |read: &BucketRead| !has_rewound || read.cursor.after == RowId(0);
+        let is_whole = |read: &BucketRead| !has_rewound || read.cursor.from == ReadStart::FIRST;
         let usable: Vec<BucketRead> = asked.iter().copied().filter(is_whole).collect();
         let mut gain = self.take_rows(&usable, began.decided, rows, loan);
         gain.goes_on |= usable.len() < asked.len();

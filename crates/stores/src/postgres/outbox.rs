@@ -119,19 +119,21 @@ impl Outbox for PostgresOutbox {
     async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
         let ReadRequest { cursors, bytes, left_out } = request;
         let buckets: Vec<i16> = cursors.iter().map(|cursor| cursor.bucket.into()).collect();
-        let after: Vec<i64> = cursors.iter().map(|cursor| stored(cursor.after)).collect();
+        let first: Vec<i64> = cursors.iter().map(|cursor| stored(cursor.from.row)).collect();
+        let is_behind: Vec<bool> = cursors.iter().map(|cursor| cursor.from.is_behind).collect();
         let limits: Vec<i64> = cursors.iter().map(|cursor| cursor.limit.into()).collect();
         let left_out = left_out.iter().map(|left| (left.namespace.as_str(), left.topic.as_str()));
         let (namespaces, topics): (Vec<&str>, Vec<&str>) = left_out.unzip();
         let largest = limits.iter().max().copied().unwrap_or_default();
-        let parameters: [Parameter<'_>; 7] = [
+        let parameters: [Parameter<'_>; 8] = [
             (&buckets, Type::INT2_ARRAY),
-            (&after, Type::INT8_ARRAY),
+            (&first, Type::INT8_ARRAY),
             (&limits, Type::INT8_ARRAY),
             (&count(*bytes), Type::INT8),
             (&largest, Type::INT8),
             (&namespaces, Type::TEXT_ARRAY),
             (&topics, Type::TEXT_ARRAY),
+            (&is_behind, Type::BOOL_ARRAY),
         ];
         let rows = self.query(&self.sql.read, &parameters).await?;
         let first = rows.first().ok_or_else(|| Error::new(ErrorKind::Unusable, NO_COUNTER))?;

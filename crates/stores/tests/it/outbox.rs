@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use hapax_core::outbox::{OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, RowId};
+use hapax_core::outbox::{OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, ReadStart};
 use hapax_stores::{SqliteOutbox, SqliteTables};
 use rusqlite::Connection;
 
 fn all() -> ReadRequest {
-    ReadRequest::all_buckets(RowId(0), 100, 1_000_000)
+    ReadRequest::all_buckets(ReadStart::FIRST, 100, 1_000_000)
 }
 
 fn topics(rows: &[OpenRow]) -> Vec<&str> {

@@ -63,7 +63,7 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             mark_is_conditional,
             a_late_mark_leaves_a_dropped_row,
             rows_are_named_by_their_ids_and_events,
-            reads_begin_behind_their_cursors,
+            reads_begin_at_their_cursors,
             buckets_share_the_bytes_of_a_read,
             rows_of_topics_without_a_key_can_be_left_out,
             poison_parks_key_not_neighbours,

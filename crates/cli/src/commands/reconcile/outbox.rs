@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::outbox::{BUCKETS, OpenRow, ParkedKey, ReadRequest, RowId};
+use hapax::outbox::{BUCKETS, OpenRow, ParkedKey, ReadRequest, ReadStart, RowId};
 use hapax::relay::bucket_records;
 use hapax::store::RecordStatus;
 use hapax::{ErrorKind, RecordKey};
@@ -107,7 +107,7 @@ impl OutboxComparison {
         let Some(claims) = &self.claims else { return Ok(Vec::new()) };
         // Of no record: only the clock of the database matters.
         let now = request(claims.store.read(&RecordKey::from_bytes([0; 16]))).await?.now;
-        let first = ReadRequest::all_buckets(RowId(0), 1, PAYLOADS);
+        let first = ReadRequest::all_buckets(ReadStart::FIRST, 1, PAYLOADS);
         let mut rows = request(self.outbox.outbox.read(&first)).await?.rows;
         let is_late = |row: &OpenRow| now.since(row.event.created_at) >= self.unpublished_after;
         rows.retain(|row| !row.is_parked && is_late(row));

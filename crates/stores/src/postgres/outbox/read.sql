@@ -1,13 +1,13 @@
--- Reads open rows of the buckets $1 behind the ids $2, at most $3 of each, until they have $4 bytes: the first row of
--- each bucket has its bytes before the second one of any. Leaves out rows without a key of the namespaces $6 with the
--- topics $7. The rows come in any order. One row without an id if there is none.
+-- Reads open rows of the buckets $1 from the ids $2 on, without these ids where $8 is true, at most $3 of each, until
+-- they have $4 bytes: the first row of each bucket has its bytes before the second one of any. Leaves out rows without
+-- a key of the namespaces $6 with the topics $7. The rows come in any order. One row without an id if there is none.
 --
 -- The arrays hide in selects, so that every plan is made for arrays of unknown length. $5, the largest of $3, tells the
 -- planner that a bucket gives few rows. Without it the planner expects a tenth of each bucket, and a server with jit
 -- compiles the plan, which takes far longer than the read. Only a read that is to be cut numbers its rows.
 with asked as materialized (
-    select u.bucket, u.after, u.most
-      from unnest((select $1), (select $2), (select $3)) u (bucket, after, most)
+    select u.bucket, u.first, u.most, u.is_behind
+      from unnest((select $1), (select $2), (select $3), (select $8)) u (bucket, first, most, is_behind)
 ), left_out as materialized (
     select l.namespace, l.topic from unnest((select $6), (select $7)) l (namespace, topic)
 ), found as materialized (
@@ -17,7 +17,8 @@ with asked as materialized (
                select *
                  from (select *
                          from hapax_outbox
-                        where state = 0 and bucket = asked.bucket and id > asked.after
+                        where state = 0 and bucket = asked.bucket and id >= asked.first
+                          and (id > asked.first or not asked.is_behind)
                           and not (okey is null and (namespace, topic) in (select * from left_out))
                         order by bucket, id
                         limit asked.most) o

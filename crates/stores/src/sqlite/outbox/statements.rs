@@ -21,7 +21,7 @@ pub(super) fn read(connection: &Connection, request: &ReadRequest) -> rusqlite::
     let mut found: Vec<(usize, i64, usize)> = Vec::new();
     let mut statement = connection.prepare_cached(include_str!("open.sql"))?;
     for cursor in &request.cursors {
-        let parameters = params![cursor.bucket, stored(cursor.after), cursor.limit, left_out];
+        let parameters = params![cursor.bucket, stored(cursor.from.row), cursor.limit, left_out, cursor.from.is_behind];
         let rows = statement.query_map(parameters, |row| {
             Ok((row.get(0)?, usize::try_from(row.get::<_, i64>(1)?).unwrap_or(usize::MAX)))
         })?;

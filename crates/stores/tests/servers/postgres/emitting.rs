@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hapax_core::ErrorKind;
 use hapax_core::ledger::{Claimed, Event};
-use hapax_core::outbox::{Outbox, ReadRequest, RowId};
+use hapax_core::outbox::{Outbox, ReadRequest, ReadStart};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_stores::{PostgresEntry, PostgresLedger, PostgresOutbox};
 use hapax_testkit::servers::{self, PostgresSchema, PostgresServer};
@@ -65,7 +65,7 @@ async fn wake_up() {
     assert!(woken.is_none(), "there is nothing to tell, or nobody may tell it");
     run(&runner, "loud", Some(Event::new("topic", "2"))).await;
     with_timeout(PATIENCE, outbox.wait_for_rows()).await.expect("the commit wakes the relay");
-    assert_eq!(outbox.read(&ReadRequest::all_buckets(RowId(0), 10, 1_000)).await.unwrap().rows.len(), 2);
+    assert_eq!(outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 10, 1_000)).await.unwrap().rows.len(), 2);
 }
 
 async fn few_notifications() {
@@ -130,7 +130,7 @@ async fn commit_order() {
     first.commit().await.unwrap();
     with_timeout(PATIENCE, waiting).await.expect("the key is free").unwrap();
     second.commit().await.unwrap();
-    let rows = outbox.read(&ReadRequest::all_buckets(RowId(0), 10, 1_000)).await.unwrap().rows;
+    let rows = outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 10, 1_000)).await.unwrap().rows;
     let id = |topic: &str| rows.iter().find(|row| row.event.topic == topic).expect("the row is open").id;
     assert!(id("one") < id("two"), "the order of the commits");
 }

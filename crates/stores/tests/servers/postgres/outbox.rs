@@ -1,10 +1,12 @@
 //! The outbox on PostgreSQL: what its suite cannot see, because other databases do not have it.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, RowId, RowState};
+use hapax_core::outbox::{
+    MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, ReadStart, RowId, RowState,
+};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
 use hapax_core::{ErrorKind, Timestamp};
@@ -54,7 +56,7 @@ pub(super) async fn connect(schema: &PostgresSchema, role: &str) -> Client {
 
 /// Ten open rows of each bucket.
 fn first_rows() -> ReadRequest {
-    ReadRequest::all_buckets(RowId(0), 10, 1_000_000)
+    ReadRequest::all_buckets(ReadStart::FIRST, 10, 1_000_000)
 }
 
 /// Inserts rows of 100 keys up to this number in all.
@@ -68,8 +70,8 @@ async fn fill(client: &Client, from: u32, to: u32, state: u8) {
     client.batch_execute(&fill).await.unwrap();
 }
 
-/// An array with a number for each bucket.
-fn list(value: &dyn Fn(u32) -> u32) -> String {
+/// An array with a value for each bucket.
+fn list<T: Display>(value: &dyn Fn(u32) -> T) -> String {
     format!("'{{{}}}'", (0..64).map(|n| value(n).to_string()).collect::<Vec<_>>().join(","))
 }
 
@@ -98,7 +100,7 @@ async fn index_plans() {
     let admin = schema.admin();
     let prepare = concat!(
         "alter table hapax_outbox set (autovacuum_enabled = off); set plan_cache_mode = force_custom_plan;",
-        "prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[]) as ",
+        "prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[], bool[]) as ",
         include_str!("../../../src/postgres/outbox/read.sql"),
         ";prepare mark (bigint[], uuid[], bigint) as ",
         include_str!("../../../src/postgres/outbox/mark.sql"),
@@ -122,10 +124,10 @@ async fn index_plans() {
         include_str!("../../../src/postgres/outbox/sweep.sql"),
     );
     admin.batch_execute(prepare).await.unwrap();
-    let (buckets, zeros, limits) = (list(&|n| n), list(&|_| 0), list(&|_| 1024));
+    let (buckets, zeros, limits, all) = (list(&|n| n), list(&|_| 0), list(&|_| 1024), list(&|_| false));
     let events = format!("'{{{}}}'", vec!["00000000-0000-8000-8000-000000000000"; 64].join(","));
     let statements = [
-        format!("read ({buckets}, {zeros}, {limits}, 1000000, 1024, '{{}}', '{{}}')"),
+        format!("read ({buckets}, {zeros}, {limits}, 1000000, 1024, '{{}}', '{{}}', {all})"),
         format!("mark ({buckets}, {events}, 0)"),
         format!("mark_unlocked ({buckets}, {events}, 0)"),
         "park (7, '00000000-0000-8000-8000-000000000000', 'reason')".into(),
@@ -175,12 +177,14 @@ async fn idle_transaction() {
     admin.batch_execute(publish).await.unwrap();
     fill(admin, ROWS, ROWS + 100, 0).await;
     let read = include_str!("../../../src/postgres/outbox/read.sql");
-    let prepare = format!("prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[]) as {read}");
+    let prepare =
+        format!("prepare read (smallint[], bigint[], bigint[], bigint, bigint, text[], text[], bool[]) as {read}");
     admin.batch_execute(&prepare).await.unwrap();
     let blocks = async |after: u32| {
-        let (buckets, behind, limits) = (list(&|n| n), list(&|_| after), list(&|_| 100));
-        let read =
-            format!("(analyze, buffers) execute read ({buckets}, {behind}, {limits}, 1000000, 100, '{{}}', '{{}}')");
+        let (buckets, behind, limits, all) = (list(&|n| n), list(&|_| after), list(&|_| 100), list(&|_| false));
+        let read = format!(
+            "(analyze, buffers) execute read ({buckets}, {behind}, {limits}, 1000000, 100, '{{}}', '{{}}', {all})"
+        );
         let plan = explain(admin, &read).await;
         let line = plan.lines().find(|line| line.contains("Buffers: shared")).expect("the first line is the sum");
         let numbers = line.split([' ', '=']).filter_map(|word| word.parse::<u64>().ok());
@@ -191,7 +195,8 @@ async fn idle_transaction() {
     println!("blocks that a read touches: {from_cursor} from a cursor, {from_zero} from the beginning");
     assert!(from_zero > 1_000, "the published rows cost nothing, so the test shows nothing");
     assert!(from_cursor < 2_000 && from_cursor * 10 < from_zero, "{from_cursor} of {from_zero}:\n{plan}");
-    let found = outbox.read(&ReadRequest::all_buckets(RowId(ROWS.into()), 100, 1_000_000)).await.unwrap();
+    let found =
+        outbox.read(&ReadRequest::all_buckets(ReadStart::behind(RowId(ROWS.into())), 100, 1_000_000)).await.unwrap();
     assert_eq!(found.rows.len(), 100);
     idle.batch_execute("commit").await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hapax_core::ledger::{Event, LedgerRows, Retention};
 use hapax_core::machine::Claim;
-use hapax_core::outbox::{Outbox, OutboxUpkeep, ReadRequest, RowId};
+use hapax_core::outbox::{Outbox, OutboxUpkeep, ReadRequest, ReadStart, RowId};
 use hapax_core::store::{Inspect, Protocol, Scan};
 use hapax_core::{Store, Timestamp};
 use hapax_stores::{PostgresLedger, PostgresOutbox, PostgresTables, PostgresUrl};
@@ -80,9 +80,9 @@ async fn ledger_calls(ledger: &PostgresLedger) {
 async fn outbox(outbox: &PostgresOutbox) {
     assert_eq!(outbox.check().await.unwrap(), []);
     outbox.horizon().await.unwrap();
-    assert_eq!(outbox.read(&ReadRequest::all_buckets(RowId(0), 10, 1_000)).await.unwrap().rows.len(), 1);
+    assert_eq!(outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 10, 1_000)).await.unwrap().rows.len(), 1);
     // A read that is cut numbers its rows.
-    let open = outbox.read(&ReadRequest::all_buckets(RowId(0), 10, 0)).await.unwrap();
+    let open = outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 10, 0)).await.unwrap();
     assert!(outbox.find(open.rows[0].event.id).await.unwrap().is_some());
     assert_eq!(outbox.counts(10).await.unwrap().open, 1);
     let now = outbox.now().await.unwrap();

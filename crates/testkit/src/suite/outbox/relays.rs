@@ -1,6 +1,6 @@
 use hapax_core::EventId;
 use hapax_core::outbox::{
-    EventRow, EventTopic, OpenRow, OutgoingEvent, ParkedRow, ReadRequest, RowId, RowState, bucket_of,
+    EventRow, EventTopic, OpenRow, OutgoingEvent, ParkedRow, ReadRequest, ReadStart, RowId, RowState, bucket_of,
 };
 
 use super::world::{ALL_BYTES, OutboxWorld, event};
@@ -143,7 +143,7 @@ pub(super) async fn a_published_row_parks_no_key(world: &OutboxWorld<'_>) {
     assert!(!world.read().await.rows[0].is_parked);
 }
 
-pub(super) async fn reads_begin_behind_their_cursors(world: &OutboxWorld<'_>) {
+pub(super) async fn reads_begin_at_their_cursors(world: &OutboxWorld<'_>) {
     let events: Vec<_> = (0..5).map(|n| event(&format!("topic {n}"), Some("a"))).collect();
     world.emit(&events).await;
     let rows = world.read().await.rows;
@@ -152,9 +152,11 @@ pub(super) async fn reads_begin_behind_their_cursors(world: &OutboxWorld<'_>) {
     assert!(rows.iter().all(|row| row.bucket == bucket_of(b"a") && !row.is_parked), "{rows:?}");
     let topics: Vec<_> = rows.iter().map(|row| &*row.event.topic).collect();
     assert_eq!(topics, ["topic 0", "topic 1", "topic 2", "topic 3", "topic 4"]);
-    let behind = world.read_behind(ids[1], 2, ALL_BYTES).await.rows;
-    assert_eq!(behind.iter().map(|row| row.id).collect::<Vec<_>>(), ids[2..4]);
-    assert!(world.read_behind(RowId(u64::MAX), 10, ALL_BYTES).await.rows.is_empty());
+    for (from, expected) in [(ReadStart::behind(ids[1]), &ids[2..4]), (ReadStart::at(ids[1]), &ids[1..3])] {
+        let read = world.read_from(from, 2, ALL_BYTES).await.rows;
+        assert_eq!(read.iter().map(|row| row.id).collect::<Vec<_>>(), expected, "from {from:?}");
+    }
+    assert!(world.read_from(ReadStart::behind(ids[4]), 10, ALL_BYTES).await.rows.is_empty());
 }
 
 pub(super) async fn buckets_share_the_bytes_of_a_read(world: &OutboxWorld<'_>) {
@@ -165,7 +167,7 @@ pub(super) async fn buckets_share_the_bytes_of_a_read(world: &OutboxWorld<'_>) {
     assert_ne!(bucket_of(b"a"), bucket_of(b"b"));
     world.emit(&[large("a1", "a"), large("a2", "a"), large("a3", "a"), large("b1", "b"), large("b2", "b")]).await;
     let read = async |bytes| {
-        let read = world.read_behind(RowId(0), 10, bytes).await;
+        let read = world.read_from(ReadStart::FIRST, 10, bytes).await;
         assert_eq!(read.is_cut, read.rows.len() < 5, "{read:?}");
         read.rows.iter().map(|row| row.event.topic.clone()).collect::<Vec<_>>()
     };
@@ -186,7 +188,7 @@ pub(super) async fn rows_of_topics_without_a_key_can_be_left_out(world: &OutboxW
         written += ids.iter().filter(|id| bucket_of(id.as_bytes()) == bucket).count();
     }
     world.emit(&[OutgoingEvent { topic: "dead".into(), ..neighbour.clone() }, neighbour]).await;
-    let mut request = ReadRequest::all_buckets(RowId(0), 2, ALL_BYTES);
+    let mut request = ReadRequest::all_buckets(ReadStart::FIRST, 2, ALL_BYTES);
     request.cursors.retain(|cursor| cursor.bucket == bucket);
     let read = async |request: &ReadRequest| {
         let rows = world.outbox.read(request).await.expect("the outbox can be read").rows;

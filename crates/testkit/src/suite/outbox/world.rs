@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::outbox::{
-    EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, ReadRequest, Reopened, RowId, RowState,
+    EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, ReadRequest, ReadStart, Reopened,
+    RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{EventId, Identity, Inspect, Key, OperationId, Scope, Store, Timestamp};
@@ -59,11 +60,11 @@ impl<'s> OutboxWorld<'s> {
 
     /// All open rows, in the order of their ids.
     pub(super) async fn read(&self) -> OpenRows {
-        self.read_behind(RowId(0), 1_000, ALL_BYTES).await
+        self.read_from(ReadStart::FIRST, 1_000, ALL_BYTES).await
     }
 
-    pub(super) async fn read_behind(&self, after: RowId, limit: u32, bytes: usize) -> OpenRows {
-        let request = ReadRequest::all_buckets(after, limit, bytes);
+    pub(super) async fn read_from(&self, from: ReadStart, limit: u32, bytes: usize) -> OpenRows {
+        let request = ReadRequest::all_buckets(from, limit, bytes);
         let mut read = self.outbox.read(&request).await.expect("the outbox can be read");
         read.rows.sort_by_key(|row| row.id);
         read
