@@ -1,3 +1,5 @@
+mod counts;
+mod held;
 #[cfg(test)]
 mod tests;
 
@@ -9,8 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::chaos::Mutant;
-use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, ReadStart, RowId};
+use crate::outbox::{OpenRow, ParkedRow, ReadStart, RowId};
 use crate::relay::deferred::{DeferredRow, DeferredRows};
+pub(super) use held::{FailingRoom, StartedRow, TakenRow};
+use held::{HeldKey, HeldRow, RowPhase};
 
 /// How many rows of one ordering key are held at most. They are published one after the other, so more would only take
 /// room from other keys.
@@ -59,104 +63,7 @@ pub(super) struct BucketRows {
     failing_bytes: usize,
 }
 
-/// Which rows that have failed one bucket holds. The others are deferred, so that they leave room to rows of other
-/// keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FailingRoom {
-    pub(super) rows: usize,
-    pub(super) bytes: usize,
-    /// A row that may be published again only after this time is not held.
-    pub(super) until: Duration,
-}
-
-#[derive(Debug)]
-struct HeldRow {
-    event: Arc<OutgoingEvent>,
-    damage: Option<String>,
-    order: Bytes,
-    phase: RowPhase,
-    failures: u32,
-    /// When it may be published again; zero for at once.
-    due: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RowPhase {
-    Waiting,
-    InFlight,
-    /// The sink has it; the row is not marked yet.
-    Published,
-}
-
-/// The rows of one ordering key that are not published.
-#[derive(Debug, Default)]
-struct HeldKey {
-    rows: BTreeSet<RowId>,
-    in_flight: bool,
-    /// The row that is in `ready` or in `retries`.
-    offered: Option<RowId>,
-}
-
-/// A row that is to be published now.
-#[derive(Debug)]
-pub(super) struct StartedRow {
-    pub(super) id: RowId,
-    pub(super) event: Arc<OutgoingEvent>,
-    /// Why it cannot be published.
-    pub(super) damage: Option<String>,
-    /// Whether it has failed before.
-    pub(super) is_retry: bool,
-}
-
-/// What happened to a row that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TakenRow {
-    /// It is held now.
-    New,
-    /// It was held before.
-    Known,
-    /// Its key has enough rows here; it is read again later.
-    Skipped,
-    /// Its key is parked, so the row is to be set aside.
-    Parked,
-}
-
 impl BucketRows {
-    /// The number of rows that are held.
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// The number of held rows that a read shows which begins there.
-    pub(super) fn held_from(&self, start: ReadStart) -> usize {
-        self.rows.range(start).count()
-    }
-
-    /// The bytes of the events that are held.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The number of held rows that have failed.
-    pub(super) fn failing(&self) -> usize {
-        self.failing
-    }
-
-    /// The number of rows in flight.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
-    /// The number of rows that were started and are not marked.
-    pub(super) fn unconfirmed(&self) -> usize {
-        self.rows.values().filter(|row| row.phase != RowPhase::Waiting).count()
-    }
-
-    /// Whether every row that was started has been marked.
-    pub(super) fn is_settled(&self) -> bool {
-        self.rows.values().all(|row| row.phase == RowPhase::Waiting)
-    }
-
     /// From where the next rows are read. It goes back when skipped rows are to be read again.
     pub(super) fn cursor(&self) -> ReadStart {
         self.cursor
