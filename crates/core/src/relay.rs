@@ -16,6 +16,7 @@
 //! calls.rs     the calls that the engine waits for
 //! buckets.rs   the buckets that a relay has
 //! bucket.rs    the rows of one bucket that are held, and which may be published now; pure
+//! topics.rs    topics of which the sink takes nothing now, and which reads leave out; pure
 //! deferred.rs  rows that have failed and leave the room to others; pure
 //! decided.rs   up to which row no transaction that is still open can add one; pure
 //! share.rs     how many buckets each relay takes; pure
@@ -37,6 +38,7 @@ mod publisher;
 mod reader;
 mod rules;
 mod share;
+mod topics;
 mod upkeep;
 mod writes;
 

@@ -253,6 +253,8 @@ mutants! {
     SinkPauseIgnored = "sink_pause_ignored",
     /// Published rows are removed while the broker may still lose them.
     RetentionBelowWindow = "retention_below_window",
+    /// Rows for a dead endpoint fill the room of a relay, and keep all other rows waiting.
+    DeadTopicIsRead = "dead_topic_is_read",
     /// An answer that the store does not accept is returned and kept nowhere.
     SpillForgets = "spill_forgets",
 }

@@ -141,6 +141,13 @@ pub struct EventTopic {
     pub topic: String,
 }
 
+impl EventTopic {
+    /// The topic of this event.
+    pub fn of(event: &OutgoingEvent) -> Self {
+        Self { namespace: event.namespace.clone(), topic: event.topic.clone() }
+    }
+}
+
 impl ReadRequest {
     /// Reads rows of all topics, up to the limit from each bucket.
     pub fn all_buckets(from: ReadStart, limit: u32, bytes: usize) -> Self {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::chaos::Mutant;
-use crate::outbox::{OpenRow, ParkedRow, ReadStart, RowId};
-use crate::relay::deferred::{DeferredRow, DeferredRows};
+use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, ReadStart, RowId};
+use crate::relay::deferred::{DeferredRow, DeferredRows, topic_number};
 pub(super) use held::{FailingRoom, StartedRow, TakenRow};
 use held::{HeldKey, HeldRow, RowPhase};
 
@@ -20,11 +20,12 @@ use held::{HeldKey, HeldRow, RowPhase};
 /// room from other keys.
 const MAX_HELD_OF_KEY: usize = 64;
 
-/// How long after its time a deferred row waits for reads of other rows, at most.
+/// How long after its time a deferred row waits for reads of other rows, at most. Then it sets the cursor back, but
+/// only once in such a time, so that reads get to the rows behind it.
 const LATEST_RETRY: Duration = Duration::from_secs(30);
 
-/// How many rows are deferred at most, for each row that has failed and is held.
-const DEFERRED_FOR_HELD: usize = 32;
+/// The bytes for deferred rows, where the room for rows that have failed is smaller.
+const MIN_DEFERRED_BYTES: usize = 16 << 10;
 
 /// The rows of one bucket that a relay holds, and which of them may be published now. Pure: it never waits, reads no
 /// clock and calls nobody.
@@ -54,6 +55,8 @@ pub(super) struct BucketRows {
     front: ReadStart,
     /// Whether the last read began there.
     reads_front: bool,
+    /// Deferred rows that have waited for long set the cursor back after this time.
+    late_due: Duration,
     /// How often reading has begun anew.
     restarts: u64,
     bytes: usize,
@@ -78,15 +81,16 @@ impl BucketRows {
         self.just_marked.clear();
         self.parked.retain(|_, is_confirmed| !*is_confirmed);
         let was_at_front = std::mem::replace(&mut self.reads_front, self.cursor >= self.front);
+        let is_at_front = was_at_front && self.reads_front;
         let is_late = self.deferred.first_due().is_some_and(|due| due.saturating_add(LATEST_RETRY) <= now);
-        let may_wake = was_at_front && self.reads_front || is_late;
-        if !may_wake {
+        if !is_at_front && !(is_late && now >= self.late_due) {
             return;
         }
         let free = most.saturating_sub(self.failing);
         if let Some(first) = self.deferred.wake(now, free, self.cursor) {
             self.cursor = self.cursor.min(ReadStart::at(first));
             self.reads_front = false;
+            self.late_due = now.saturating_add(LATEST_RETRY);
         }
     }
 
@@ -155,7 +159,7 @@ impl BucketRows {
             self.failing += 1;
             self.failing_bytes += row.event.size();
         }
-        let DeferredRow { failures, due } = deferred.unwrap_or(DeferredRow { failures: 0, due: Duration::ZERO });
+        let (failures, due) = deferred.map_or((0, Duration::ZERO), |row| (row.failures, row.due));
         let (event, damage) = (row.event, row.damage);
         let held = HeldRow { event, damage, order: order.clone(), phase: RowPhase::Waiting, failures, due };
         self.rows.insert(row.id, held);
@@ -213,20 +217,29 @@ impl BucketRows {
         }
         row.failures = row.failures.saturating_add(1);
         row.due = again_at(row.failures);
-        let deferred = DeferredRow { failures: row.failures, due: row.due };
-        let is_full = self.failing >= room.rows && self.deferred.len() > 0;
+        let topic = row.event.ordering_key.is_none().then(|| topic_number(&row.event));
+        let deferred = DeferredRow { failures: row.failures, due: row.due, topic };
+        let is_full = self.failing >= room.rows && (room.is_left_out || self.deferred.len() > 0);
         let is_over = is_full || self.failing > room.rows || self.failing_bytes > room.bytes || row.due > room.until;
         let is_first = self.keys.get(&order).is_some_and(|key| key.rows.first() == Some(&id));
-        if is_first && is_over && self.deferred.len() < room.rows.saturating_mul(DEFERRED_FOR_HELD) {
-            for row in self.keys.remove(&order).map(|key| key.rows).unwrap_or_default() {
-                self.forget(row);
-            }
+        let has_room = room.is_left_out || self.deferred.bytes() < room.bytes.max(MIN_DEFERRED_BYTES);
+        if !(is_first && is_over && has_room) {
+            self.keep_first(&order);
+            return self.offer(&order);
+        }
+        for row in self.keys.remove(&order).map(|key| key.rows).unwrap_or_default() {
+            self.forget(row);
+        }
+        if !room.is_left_out {
             self.skipped.insert(order, id);
             self.deferred.add(id, deferred);
-        } else {
-            self.keep_first(&order);
-            self.offer(&order);
         }
+    }
+
+    /// Forgets the deferred rows without a key of this event's topic: reads leave them out.
+    pub(super) fn leave_out(&mut self, event: &OutgoingEvent) {
+        let forgotten = self.deferred.forget(topic_number(event));
+        self.skipped.retain(|_, first| !forgotten.contains(first));
     }
 
     /// The sink refused the row for good: its key is parked, and no row of it is held any more.

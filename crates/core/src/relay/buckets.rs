@@ -1,12 +1,16 @@
 //! The buckets that a relay has. The engine owns them, and lends them to its parts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::chaos::Mutant;
+use crate::outbox::{EventTopic, OutgoingEvent};
 use crate::relay::RelaySettings;
 use crate::relay::bucket::{BucketRows, FailingRoom};
 use crate::relay::claims::HeldClaim;
+use crate::relay::publisher::{FailedPublication, SentRow};
+use crate::relay::topics::{FailingTopics, TopicFailure};
 use crate::telemetry;
 
 /// How many rows that have failed each bucket holds at least.
@@ -18,6 +22,7 @@ pub(super) struct OwnedBuckets {
     buckets: BTreeMap<u8, OwnedBucket>,
     /// The number of buckets that this relay ever had.
     ownerships: u64,
+    topics: FailingTopics,
 }
 
 /// A bucket that this relay has.
@@ -132,6 +137,41 @@ impl OwnedBuckets {
         self.buckets.values_mut().for_each(|bucket| bucket.rows.rewind());
     }
 
+    /// The topics whose rows without a key the next read leaves out.
+    pub(super) fn topics_left_out(&mut self, now: Duration) -> Vec<EventTopic> {
+        if self.topics.end(now) {
+            self.buckets.values_mut().for_each(|bucket| bucket.rows.restart());
+        }
+        self.topics.left_out()
+    }
+
+    /// The sink has this row. Returns whether rows are to be read again.
+    pub(super) fn publish(&mut self, sent: &SentRow) -> bool {
+        if let Some(event) = self.event(sent) {
+            self.topics.succeed(&event);
+        }
+        let bucket = self.same(sent.bucket, sent.ownership);
+        bucket.is_some_and(|bucket| bucket.rows.publish(sent.row.id))
+    }
+
+    /// The sink did not take this row.
+    pub(super) fn fail(&mut self, failed: &FailedPublication, room: FailingRoom) {
+        let (sent, due) = (&failed.sent, failed.again_at(1));
+        let (Some(event), Some(bucket)) = (self.event(sent), self.same(sent.bucket, sent.ownership)) else { return };
+        let failure = TopicFailure { now: failed.now, due, is_full: bucket.rows.is_full_of_failing(room) };
+        if self.topics.fail(&event, failure) {
+            self.buckets.values_mut().for_each(|bucket| bucket.rows.leave_out(&event));
+        }
+        let room = FailingRoom { is_left_out: self.topics.is_left_out(&event), ..room };
+        if let Some(bucket) = self.same(sent.bucket, sent.ownership) {
+            bucket.rows.fail(sent.row.id, room, |failures| failed.again_at(failures));
+        }
+    }
+
+    fn event(&mut self, sent: &SentRow) -> Option<Arc<OutgoingEvent>> {
+        self.same(sent.bucket, sent.ownership)?.rows.event(sent.row.id)
+    }
+
     /// The rows and bytes that are held.
     pub(super) fn held(&self) -> (usize, usize) {
         let held = self.buckets.values().map(|bucket| (bucket.rows.len(), bucket.rows.bytes()));
@@ -143,10 +183,11 @@ impl OwnedBuckets {
         self.buckets.values().map(|bucket| bucket.rows.failing()).sum()
     }
 
-    /// The room of one bucket for rows that have failed: together half of the room.
+    /// The room of one bucket for rows that have failed: together half of the room. What is left of deferred rows may
+    /// take as many bytes.
     pub(super) fn failing_room(&self, settings: &RelaySettings, until: Duration) -> FailingRoom {
         let share = 2 * self.buckets.len().max(1);
         let rows = (settings.max_held / share).max(MIN_FAILING);
-        FailingRoom { rows, bytes: settings.max_held_bytes / share, until }
+        FailingRoom { rows, bytes: settings.max_held_bytes / share, until, is_left_out: false }
     }
 }

@@ -1,8 +1,9 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeBounds;
 use std::time::Duration;
 
-use crate::outbox::{ReadStart, RowId};
+use crate::outbox::{OutgoingEvent, ReadStart, RowId};
 
 /// First rows of keys that have failed and are not held, so that they leave the room to rows of other keys. Each is
 /// read again when it may be published again. Pure.
@@ -12,18 +13,44 @@ pub(super) struct DeferredRows {
     waiting: BTreeSet<(Duration, RowId)>,
 }
 
+/// About how many bytes a deferred row takes, with its entry among the keys that wait.
+const BYTES_OF_ROW: usize = 256;
+
 /// What is left of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredRow {
     pub(super) failures: u32,
     /// When it may be published again.
     pub(super) due: Duration,
+    /// The topic of an event without a key.
+    pub(super) topic: Option<u64>,
+}
+
+/// A number for the topic of an event, so that a deferred row needs no text. That two topics have one number is
+/// unlikely: then a row of the other topic may wait until all rows are read again.
+pub(super) fn topic_number(event: &OutgoingEvent) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&event.namespace, &event.topic).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl DeferredRows {
     /// The number of rows that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// About how many bytes they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.rows.len() * BYTES_OF_ROW
+    }
+
+    /// Forgets the rows of this topic, and returns them.
+    pub(super) fn forget(&mut self, topic: u64) -> HashSet<RowId> {
+        let of_topic = self.rows.extract_if(|_, row| row.topic == Some(topic));
+        let forgotten: HashSet<RowId> = of_topic.map(|(id, _)| id).collect();
+        self.waiting.retain(|(_, id)| !forgotten.contains(id));
+        forgotten
     }
 
     /// When the first of them may be published again.

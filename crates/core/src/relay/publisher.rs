@@ -40,6 +40,14 @@ pub(super) struct SentRow {
     is_retry: bool,
 }
 
+/// An event that the sink did not take now.
+pub(super) struct FailedPublication {
+    pub(super) sent: SentRow,
+    pub(super) now: Duration,
+    /// The pause that the sink asks for.
+    pub(super) after: Duration,
+}
+
 /// Which failures the log has: a broker that is down fails many events a second.
 #[derive(Debug, Default)]
 struct FailureLog {
@@ -147,7 +155,7 @@ impl Publisher {
         true
     }
 
-    /// Takes the answer of the sink.
+    /// Takes the answer of the sink. If this relay has lost the bucket, the one that has it now finds out by itself.
     pub(super) fn take(&mut self, sent: SentRow, published: Published, loan: &mut Loan<'_>) {
         self.in_flight -= 1;
         self.retrying -= usize::from(sent.is_retry);
@@ -156,29 +164,32 @@ impl Publisher {
             self.failures.note(&*self.sink, &published, now);
         }
         let room = loan.buckets.failing_room(&self.settings, now.saturating_add(LONGEST_PAUSE));
-        let again_at = |after: Duration| {
-            let after = if Mutant::SinkPauseIgnored.is_on() { Duration::ZERO } else { after };
-            move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))
-        };
-        match (published, loan.buckets.same(sent.bucket, sent.ownership)) {
-            // Marked even if another relay has the bucket now: the sink has the event.
-            (Published::Yes { .. }, bucket) => {
+        match published {
+            Published::Yes { .. } => {
+                // Marked even if another relay has the bucket now: the sink has the event.
                 loan.notes.push(RelayNote::Sent(sent));
-                if bucket.is_some_and(|bucket| bucket.rows.publish(sent.row.id)) {
+                if loan.buckets.publish(&sent) {
                     loan.notes.push(RelayNote::ReadSoon);
                 }
             }
-            (Published::NotPublished { after, .. }, Some(bucket)) => {
-                bucket.rows.fail(sent.row.id, room, again_at(after));
+            Published::NotPublished { after, .. } => loan.buckets.fail(&FailedPublication { sent, now, after }, room),
+            Published::Unknown(_) => {
+                loan.buckets.fail(&FailedPublication { sent, now, after: Duration::ZERO }, room);
             }
-            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.row.id, room, again_at(Duration::ZERO)),
-            (Published::Refused(reason), Some(bucket)) => {
-                let refused = bucket.rows.park(sent.row.id, sent.bucket, reason);
+            Published::Refused(reason) => {
+                let bucket = loan.buckets.same(sent.bucket, sent.ownership);
+                let refused = bucket.and_then(|bucket| bucket.rows.park(sent.row.id, sent.bucket, reason));
                 loan.notes.extend(refused.map(RelayNote::Refused));
             }
-            // The relay that has the bucket now finds out by itself.
-            (Published::NotPublished { .. } | Published::Unknown(_) | Published::Refused(_), None) => {}
         }
+    }
+}
+
+impl FailedPublication {
+    /// When the event may be published again, after this many failures.
+    pub(super) fn again_at(&self, failures: u32) -> Duration {
+        let after = if Mutant::SinkPauseIgnored.is_on() { Duration::ZERO } else { self.after.min(LONGEST_AFTER) };
+        self.now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after))
     }
 }
 

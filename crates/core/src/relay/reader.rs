@@ -185,6 +185,7 @@ impl OutboxReader {
     }
 
     fn read(&mut self, now: Duration, loan: &mut Loan<'_>) {
+        let left_out = loan.buckets.topics_left_out(now);
         let (rows, _) = loan.buckets.held();
         let buckets = loan.buckets.len().max(1);
         let room = self.settings.max_held.saturating_sub(rows + loan.refused) / buckets;
@@ -208,7 +209,7 @@ impl OutboxReader {
         let began = ReadBegun { at: now, decided: self.decided.up_to() };
         let (outbox, cursors) =
             (Arc::clone(loan.calls.outbox()), asked.iter().map(|read| read.cursor).collect::<Vec<_>>());
-        let request = ReadRequest { cursors, bytes, left_out: Vec::new() };
+        let request = ReadRequest { cursors, bytes, left_out };
         let read = async move { outbox.read(&request).await };
         loan.calls.call_database(read, move |rows| RelayReport::Read(ReadReport::Rows { asked, began, rows }));
     }

@@ -1,12 +1,19 @@
-use crate::outbox::ReadStart;
-use crate::relay::bucket::BucketRows;
+use std::sync::Arc;
+
+use crate::outbox::{OutgoingEvent, ReadStart, RowId};
 use crate::relay::bucket::held::RowPhase;
+use crate::relay::bucket::{BucketRows, FailingRoom};
 
 /// How much is held.
 impl BucketRows {
     /// The number of rows that are held.
     pub(in crate::relay) fn len(&self) -> usize {
         self.rows.len()
+    }
+
+    /// The event of a row that is held.
+    pub(in crate::relay) fn event(&self, id: RowId) -> Option<Arc<OutgoingEvent>> {
+        self.rows.get(&id).map(|row| Arc::clone(&row.event))
     }
 
     /// The number of held rows that a read shows which begins there.
@@ -22,6 +29,11 @@ impl BucketRows {
     /// The number of held rows that have failed.
     pub(in crate::relay) fn failing(&self) -> usize {
         self.failing
+    }
+
+    /// Whether no more rows that have failed are to be held.
+    pub(in crate::relay) fn is_full_of_failing(&self, room: FailingRoom) -> bool {
+        self.failing >= room.rows || self.failing_bytes > room.bytes
     }
 
     /// The number of rows in flight.

@@ -14,6 +14,8 @@ pub(in crate::relay) struct FailingRoom {
     pub(in crate::relay) bytes: usize,
     /// A row that may be published again only after this time is not held.
     pub(in crate::relay) until: Duration,
+    /// Whether reads leave the row out that fails. Then it is read again with all rows, and is not deferred.
+    pub(in crate::relay) is_left_out: bool,
 }
 
 #[derive(Debug)]

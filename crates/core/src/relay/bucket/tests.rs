@@ -1,6 +1,5 @@
 use super::*;
 use crate::key::EventId;
-use crate::outbox::OutgoingEvent;
 
 /// An open row of the key `a`.
 fn row(id: u64) -> OpenRow {

@@ -120,6 +120,37 @@ fn the_retries_of_many_rows_do_not_keep_later_rows_from_being_read() {
     assert_eq!(world.log.lock().arrived.len(), 100, "events of other keys wait");
 }
 
+/// More rows than the relay has room for, also of those that wait for their next try.
+#[test]
+fn rows_without_a_key_of_a_dead_topic_do_not_keep_other_rows_waiting_and_arrive_in_the_end() {
+    let world = RelayWorld::new(1);
+    world.log.lock().fails.insert(None);
+    for _ in 0..6000 {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.start_relay_with(|settings| settings.max_held_bytes = 1 << 20);
+    world.time.run_for(10 * SECOND);
+    let slowest = world.slowest_live_event(60);
+    assert!(slowest <= SECOND, "an event of another topic took {slowest:?}");
+    world.log.lock().fails.clear();
+    world.finish();
+    world.check("all keys");
+}
+
+#[test]
+fn rows_without_a_key_of_a_dead_topic_that_asks_for_an_hour_do_not_keep_other_rows_waiting() {
+    let world = RelayWorld::new(1);
+    world.log.lock().fails.insert(None);
+    world.log.lock().again_after = Duration::from_secs(3600);
+    for _ in 0..5000 {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.start_relay();
+    world.time.run_for(10 * SECOND);
+    let slowest = world.slowest_live_event(100);
+    assert!(slowest <= SECOND, "an event of another topic took {slowest:?}");
+}
+
 #[test]
 fn rows_that_wait_for_an_hour_do_not_delay_the_retry_of_others() {
     let world = RelayWorld::new(1);

@@ -178,7 +178,8 @@ impl RelayWorld {
     pub(super) fn emit(&self, key: Option<u8>, open_for: Duration, commits: bool) {
         let (outbox, committed) = (self.outbox.clone(), Arc::clone(&self.committed));
         let id = event_id(&*self.server);
-        let mut event = OutgoingEvent::new(id, "transfers", vec![0; 10]);
+        let topic = if key.is_some() { "transfers" } else { "mails" };
+        let mut event = OutgoingEvent::new(id, topic, vec![0; 10]);
         event.ordering_key = key.map(|key| vec![key].into());
         let runtime = Arc::clone(&self.server);
         let mut transaction = outbox.begin();
