@@ -9,7 +9,8 @@
 //! ```text
 //! engine.rs    one task that decides: it owns the buckets, and lends them to its parts
 //! claims.rs    which relay has which bucket: records in the store of the same database
-//! reader.rs    reads open rows; rules.rs says when, pure
+//! reader.rs    reads open rows
+//! rules.rs     when the outbox is read next: the numbered rows of rules.md; pure
 //! publisher.rs has rows published that may be published now
 //! writes.rs    marks rows, parks keys, and sets rows aside
 //! upkeep.rs    counts rows, and removes old ones

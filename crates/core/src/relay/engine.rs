@@ -234,7 +234,7 @@ impl RelayEngine {
     /// Notes that the database refused a call. Stops if calling it again does not help.
     fn note_failure(&mut self, error: Error) {
         telemetry::outbox_failed(&error);
-        self.reader.distrust(self.calls.now());
+        self.reader.recheck(self.calls.now());
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::Unusable => self.stop(Some(error)),
             ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => {}

@@ -123,8 +123,8 @@ impl OutboxReader {
     }
 
     /// Reads all rows again soon: a call has failed, so the database may have crashed and lost marks.
-    pub(super) fn distrust(&mut self, now: Duration) {
-        self.plan.distrust(now);
+    pub(super) fn recheck(&mut self, now: Duration) {
+        self.plan.recheck(now);
     }
 
     /// When the next read is due. `refused`: the number of rows whose keys are to be parked.
@@ -237,7 +237,7 @@ impl OutboxReader {
         let usable: Vec<BucketRead> = asked.iter().copied().filter(is_whole).collect();
         let mut gain = self.take_rows(&usable, began.decided, rows, loan);
         gain.goes_on |= usable.len() < asked.len();
-        self.plan.pause(gain, began, now);
+        self.plan.gain(gain, began, now);
     }
 
     /// Holds the rows.
@@ -255,7 +255,7 @@ impl OutboxReader {
             gain.goes_on |= of_bucket.goes_on;
         }
         loan.notes.extend(parked.into_iter().map(RelayNote::OfParkedKey));
-        self.plan.grow_bytes(is_cut, gain);
+        self.plan.widen(is_cut, gain);
         gain.has_more |= is_cut && gain.has_new;
         gain
     }
