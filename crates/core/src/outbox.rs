@@ -68,12 +68,13 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// As [`read`](Self::read), and `Unknown`.
     async fn mark(&self, rows: &[EventRow], republications: u64) -> Result<MarkedRows>;
 
-    /// Parks the key of a row that is open or set aside, and sets it aside. A key that is parked already keeps its
-    /// first reason. Returns false if there is no such row, and the key is not parked because of it.
+    /// Parks the keys of rows that are open or set aside, and sets these rows aside. A key that is parked already keeps
+    /// its first reason. Returns the rows that do not exist or were published or dropped: no key is parked because of
+    /// them.
     ///
     /// # Errors
-    /// As [`mark`](Self::mark).
-    async fn park(&self, row: &ParkedRow) -> Result<bool>;
+    /// As [`mark`](Self::mark). One row on which another transaction has a lock may fail the call for all.
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>>;
 
     /// Sets these rows aside where they are open and their keys are parked and not being resumed.
     ///

@@ -60,8 +60,8 @@ impl Outbox for TimedOutbox {
         Ok(marked)
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
-        self.inner.park(row).await
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
+        self.inner.park(rows).await
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

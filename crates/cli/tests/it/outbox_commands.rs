@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use hapax::ledger::Event;
-use hapax::outbox::{OpenRow, Outbox, ParkedRow, ReadRequest, ReadStart};
+use hapax::outbox::{OpenRow, Outbox, ReadRequest, ReadStart};
 use serde_json::{Value, json};
 
 use crate::dead_letters::objects;
@@ -42,8 +42,7 @@ pub(crate) async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
 }
 
 pub(crate) async fn park(outbox: &dyn Outbox, row: &OpenRow, reason: &str) {
-    let (key, reason) = (row.event.order(), reason.to_owned());
-    outbox.park(&ParkedRow { id: row.id, event: row.event.id, bucket: row.bucket, key, reason }).await.unwrap();
+    assert_eq!(outbox.park(&[row.refused(reason)]).await.unwrap(), []);
 }
 
 fn printed(output: &Output) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Lapse, Resolved, Settled};
-use hapax::outbox::{BUCKETS, Outbox, ParkedRow, ReadRequest, ReadStart, bucket_of};
+use hapax::outbox::{BUCKETS, Outbox, ReadRequest, ReadStart, bucket_of};
 use hapax::relay::bucket_records;
 use hapax::runtime::BoxFuture;
 use hapax::store::Protocol;
@@ -200,9 +200,7 @@ async fn hold(system: &System, grant: &Grant) {
 async fn plant_in_outbox(system: &System) -> Found {
     let rows = system.outbox.read(&ReadRequest::all_buckets(ReadStart::FIRST, 9, 1 << 20)).await.unwrap().rows;
     let refused = rows.iter().find(|row| row.event.order() == EVENT_KEYS[0]).unwrap();
-    let (key, reason) = (refused.event.order(), "too large".to_owned());
-    let parked = ParkedRow { id: refused.id, event: refused.event.id, bucket: refused.bucket, key, reason };
-    assert!(system.outbox.park(&parked).await.unwrap());
+    assert_eq!(system.outbox.park(&[refused.refused("too large")]).await.unwrap(), []);
 
     let (claims, protocol) = (bucket_records().unwrap(), Protocol::over(&*system.claims));
     let held = bucket_of(EVENT_KEYS[1].as_bytes());

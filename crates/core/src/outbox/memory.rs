@@ -198,6 +198,26 @@ impl OutboxTables {
         true
     }
 
+    /// Parks the key of a row. Returns false if the row is gone.
+    fn park(&mut self, row: &ParkedRow, now: Timestamp) -> bool {
+        let is_unpublished = |stored: &&MemoryRow| matches!(stored.state, RowState::Open | RowState::Aside);
+        let stored = self.rows.get(&row.id).filter(is_unpublished).filter(|stored| stored.event.id == row.event);
+        let Some(event) = stored.map(|stored| Arc::clone(&stored.event)) else {
+            return false;
+        };
+        let key = ParkedKey {
+            key: row.key.clone(),
+            row: row.id,
+            event: event.id,
+            topic: event.topic.clone(),
+            reason: row.reason.clone(),
+            parked_at: now,
+        };
+        self.parked.entry(row.key.clone()).or_insert(MemoryParking { key, is_being_resumed: false });
+        self.change(row.id, &[RowState::Open], RowState::Aside, now);
+        true
+    }
+
     fn open_row(&self, id: RowId) -> OpenRow {
         let row = &self.rows[&id];
         let is_parked = self.parked.contains_key(&row.event.order());
@@ -255,25 +275,11 @@ impl Outbox for MemoryOutbox {
         Ok(MarkedRows { marked: rows.iter().filter(|row| mark(row)).count(), ..MarkedRows::default() })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let is_unpublished = |stored: &&MemoryRow| matches!(stored.state, RowState::Open | RowState::Aside);
-        let stored = tables.rows.get(&row.id).filter(is_unpublished).filter(|stored| stored.event.id == row.event);
-        let Some(event) = stored.map(|stored| Arc::clone(&stored.event)) else {
-            return Ok(false);
-        };
-        let key = ParkedKey {
-            key: row.key.clone(),
-            row: row.id,
-            event: event.id,
-            topic: event.topic.clone(),
-            reason: row.reason.clone(),
-            parked_at: now,
-        };
-        tables.parked.entry(row.key.clone()).or_insert(MemoryParking { key, is_being_resumed: false });
-        tables.change(row.id, &[RowState::Open], RowState::Aside, now);
-        Ok(true)
+        let gone = rows.iter().map(ParkedRow::named).zip(rows).filter(|(_, row)| !tables.park(row, now));
+        Ok(gone.map(|(named, _)| named).collect())
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

@@ -205,6 +205,12 @@ impl OpenRow {
     pub fn named(&self) -> EventRow {
         EventRow { id: self.id, event: self.event.id }
     }
+
+    /// The row as one that the sink refused for this reason.
+    pub fn refused(&self, reason: &str) -> ParkedRow {
+        let (event, key) = (self.event.id, self.event.order());
+        ParkedRow { id: self.id, event, bucket: self.bucket, key, reason: reason.to_owned() }
+    }
 }
 
 /// An event as it leaves the database.
@@ -302,6 +308,13 @@ pub struct ParkedRow {
     pub key: Bytes,
     /// Why the sink refused it, in words for an operator.
     pub reason: String,
+}
+
+impl ParkedRow {
+    /// Names the row for a call of [`Outbox`](crate::outbox::Outbox).
+    pub fn named(&self) -> EventRow {
+        EventRow { id: self.id, event: self.event }
+    }
 }
 
 /// Two readings tell below which id every row has been decided: if `settled` of a later one is above `stamp` of an

@@ -14,6 +14,9 @@ use crate::telemetry;
 /// The number of rows that are marked, or set aside, in one call.
 const MAX_MARKED: usize = 2048;
 
+/// The number of rows whose keys are parked in one call.
+const MAX_PARKED: usize = 1000;
+
 /// The number of rows to set aside that are remembered.
 const MAX_ASIDE: usize = 10_000;
 
@@ -32,6 +35,8 @@ pub(super) struct Writes {
     locked_due: Duration,
     refused: VecDeque<ParkedRow>,
     is_parking: bool,
+    /// How many keys the next call parks. One after a failure, for which one row may be the reason.
+    parks_at_once: usize,
     aside: BTreeSet<EventRow>,
     is_setting_aside: bool,
     /// No write starts before.
@@ -41,13 +46,13 @@ pub(super) struct Writes {
 /// The result of a write.
 pub(super) enum WriteReport {
     Marked(Vec<SentRow>, Result<MarkedRows>),
-    Parked(ParkedRow, Result<bool>),
+    Parked(Vec<ParkedRow>, Result<Vec<EventRow>>),
     SetAside(Vec<EventRow>, Result<()>),
 }
 
 impl Writes {
     pub(super) fn new(sink: Arc<str>) -> Self {
-        Self { sink, ..Self::default() }
+        Self { sink, parks_at_once: MAX_PARKED, ..Self::default() }
     }
 
     /// The number of rows whose keys are to be parked.
@@ -107,13 +112,12 @@ impl Writes {
         if !self.is_marking {
             self.start_mark(loan);
         }
-        if !self.is_parking
-            && let Some(row) = self.refused.pop_front()
-        {
+        if !self.is_parking && !self.refused.is_empty() {
             self.is_parking = true;
-            let (outbox, refused) = (Arc::clone(loan.calls.outbox()), row.clone());
+            let rows: Vec<ParkedRow> = self.refused.drain(..self.parks_at_once.min(self.refused.len())).collect();
+            let (outbox, refused) = (Arc::clone(loan.calls.outbox()), rows.clone());
             let park = async move { outbox.park(&refused).await };
-            loan.calls.call_database(park, |result| RelayReport::Write(WriteReport::Parked(row, result)));
+            loan.calls.call_database(park, |result| RelayReport::Write(WriteReport::Parked(rows, result)));
         }
         if !self.is_setting_aside && !self.aside.is_empty() {
             self.is_setting_aside = true;
@@ -139,7 +143,7 @@ impl Writes {
     pub(super) fn take(&mut self, report: WriteReport, loan: &mut Loan<'_>) {
         match report {
             WriteReport::Marked(sent, result) => self.take_marked(sent, result, loan),
-            WriteReport::Parked(row, result) => self.take_parked(row, result, loan),
+            WriteReport::Parked(rows, result) => self.take_parked(rows, result, loan),
             WriteReport::SetAside(rows, result) => self.take_set_aside(&rows, result, loan),
         }
     }
@@ -172,24 +176,32 @@ impl Writes {
         }
     }
 
-    fn take_parked(&mut self, row: ParkedRow, result: Result<bool>, loan: &mut Loan<'_>) {
+    fn take_parked(&mut self, rows: Vec<ParkedRow>, result: Result<Vec<EventRow>>, loan: &mut Loan<'_>) {
         self.is_parking = false;
-        if let Some(bucket) = loan.buckets.current(row.bucket)
-            && let Ok(is_parked) = &result
-        {
-            bucket.rows.confirm_parked(&row.key);
-            if !is_parked {
-                // Its other rows were passed meanwhile.
-                bucket.rows.restart();
-            }
-        }
-        match result {
-            // Another relay has published the row, or an operator dropped it.
-            Ok(false) => loan.notes.push(RelayNote::ReadSoon),
-            Ok(true) => telemetry::key_parked(&self.sink, &row),
+        let gone = match result {
+            Ok(gone) => gone,
             Err(error) => {
-                self.refused.push_back(row);
-                self.postpone(error, loan);
+                self.parks_at_once = 1;
+                self.refused.extend(rows);
+                return self.postpone(error, loan);
+            }
+        };
+        self.parks_at_once = (self.parks_at_once * 4).min(MAX_PARKED);
+        if !gone.is_empty() {
+            loan.notes.push(RelayNote::ReadSoon);
+        }
+        for row in rows {
+            // Another relay has published it, or an operator dropped it.
+            let is_gone = gone.contains(&row.named());
+            if let Some(bucket) = loan.buckets.current(row.bucket) {
+                bucket.rows.confirm_parked(&row.key);
+                if is_gone {
+                    // Reads passed the other rows of the key meanwhile.
+                    bucket.rows.restart();
+                }
+            }
+            if !is_gone {
+                telemetry::key_parked(&self.sink, &row);
             }
         }
     }

@@ -5,6 +5,7 @@ mod sql;
 mod upkeep;
 mod wake_up;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -165,12 +166,16 @@ impl Outbox for PostgresOutbox {
         })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
+        let named: Vec<EventRow> = rows.iter().map(ParkedRow::named).collect();
+        let (ids, events) = names(&named);
         // A text of PostgreSQL has no NUL.
-        let (event, reason) = (Uuid::from_bytes(*row.event.as_bytes()), row.reason.replace('\0', " "));
+        let reasons: Vec<String> = rows.iter().map(|row| row.reason.replace('\0', " ")).collect();
         let parameters: [Parameter<'_>; 3] =
-            [(&stored(row.id), Type::INT8), (&event, Type::UUID), (&reason, Type::TEXT)];
-        column(&self.query_one(&self.sql.park, &parameters).await?, "is_parked")
+            [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY), (&reasons, Type::TEXT_ARRAY)];
+        let found = self.query(&self.sql.park, &parameters).await?;
+        let found = found.iter().map(|row| column(row, "id")).collect::<Result<HashSet<i64>>>()?;
+        Ok(named.into_iter().filter(|row| !found.contains(&stored(row.id))).collect())
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

@@ -172,9 +172,9 @@ impl Outbox for SqliteOutbox {
         self.thread.run(mark).await
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
-        let row = row.clone();
-        self.write(move |connection, now| statements::park(connection, &row, now)).await
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
+        let rows = rows.to_vec();
+        self.write(move |connection, now| statements::park(connection, &rows, now)).await
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hapax_core::outbox::{OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, ReadStart};
+use hapax_core::outbox::{OpenRow, Outbox, OutboxUpkeep, ReadRequest, ReadStart};
 use hapax_stores::{SqliteOutbox, SqliteTables};
 use rusqlite::Connection;
 
@@ -41,9 +41,7 @@ async fn a_row_that_cannot_be_decoded_keeps_no_other_row_from_being_read() {
     assert_eq!(damages[3], None);
     // The relay parks its key, and operators can see it.
     for (row, reason) in rows.iter().zip(damages).filter_map(|(row, damage)| Some((row, damage?))) {
-        let key = row.event.order();
-        let refused = ParkedRow { id: row.id, event: row.event.id, bucket: 7, key, reason: reason.to_owned() };
-        assert!(outbox.park(&refused).await.unwrap());
+        assert_eq!(outbox.park(&[row.refused(reason)]).await.unwrap(), []);
     }
     assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 3);
     assert!(outbox.find(rows[1].event.id).await.unwrap().is_some());

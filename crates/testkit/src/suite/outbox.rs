@@ -69,6 +69,7 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             poison_parks_key_not_neighbours,
             a_parked_event_without_a_key_parks_no_other,
             a_published_row_parks_no_key,
+            keys_are_parked_in_one_call,
             a_parked_key_keeps_its_first_reason,
             set_aside_leaves_rows_of_keys_that_are_not_parked;
         publishing:

@@ -57,8 +57,8 @@ impl Outbox for FaultyDatabase {
         self.call(self.mark_some(rows, republications)).await
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
-        self.call(self.world.outbox.park(row)).await
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
+        self.call(self.world.outbox.park(rows)).await
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

@@ -12,7 +12,7 @@ use hapax_core::outbox::{
     ParkedKey, ParkedRow, ReadRequest, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
-use hapax_core::{EventId, Result, Timestamp};
+use hapax_core::{Error, ErrorKind, EventId, Result, Timestamp};
 use hapax_testkit::Process;
 use parking_lot::Mutex;
 
@@ -25,8 +25,10 @@ pub(super) struct OutboxFaults {
     /// A read passes over each id behind its cursors, and this long for each, as behind an old transaction.
     pub(super) read_takes_an_id: Duration,
     pub(super) sweep_takes: Duration,
-    /// Rows on which another transaction has a lock.
+    /// Rows on which another transaction has a lock. A call that parks the key of one fails.
     pub(super) locked: BTreeSet<EventId>,
+    /// How long one call takes to park keys.
+    pub(super) park_takes: Duration,
     /// Marks are confirmed and lost, as in a crash of the database.
     pub(super) loses_marks: bool,
     pub(super) reads: usize,
@@ -83,9 +85,14 @@ impl Outbox for FaultyOutbox {
         Ok(MarkedRows { locked, ..marked })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<bool> {
+    async fn park(&self, rows: &[ParkedRow]) -> Result<Vec<EventRow>> {
         self.call("park").await;
-        self.outbox.park(row).await
+        let takes = self.faults.lock().park_takes;
+        self.sleep(takes).await;
+        if rows.iter().any(|row| self.faults.lock().locked.contains(&row.event)) {
+            return Err(Error::new(ErrorKind::NotApplied, "a row is locked"));
+        }
+        self.outbox.park(rows).await
     }
 
     async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {

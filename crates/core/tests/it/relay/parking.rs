@@ -38,6 +38,43 @@ fn a_refused_event_parks_its_key_and_no_other() {
     }
 }
 
+/// A world that refuses this many events without a key.
+fn world_that_refuses(events: usize) -> (RelayWorld, Vec<EventId>) {
+    let world = RelayWorld::new(1);
+    for _ in 0..events {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.time.run_for(Duration::from_millis(1));
+    let ids: Vec<EventId> = world.committed.lock().values().flatten().copied().collect();
+    world.log.lock().refuses.extend(&ids);
+    world.faults.lock().park_takes = Duration::from_millis(50);
+    (world, ids)
+}
+
+fn set_aside(world: &RelayWorld, ids: &[EventId]) -> usize {
+    ids.iter().filter(|id| world.state(**id) == Some(RowState::Aside)).count()
+}
+
+#[test]
+fn many_refused_events_are_parked_in_few_calls() {
+    let (world, ids) = world_that_refuses(2000);
+    world.start_relay();
+    world.time.run_for(Duration::from_secs(10));
+    assert_eq!(set_aside(&world, &ids), 2000);
+}
+
+#[test]
+fn a_locked_row_keeps_no_other_key_from_being_parked() {
+    let (world, ids) = world_that_refuses(200);
+    world.faults.lock().locked.insert(ids[77]);
+    world.start_relay();
+    world.time.run_for(Duration::from_secs(60));
+    assert_eq!(set_aside(&world, &ids), 199);
+    world.faults.lock().locked.clear();
+    world.time.run_for(Duration::from_secs(10));
+    assert_eq!(set_aside(&world, &ids), 200);
+}
+
 #[test]
 fn a_resumed_key_goes_on_in_its_order() {
     let (world, ids) = world_with_poison();

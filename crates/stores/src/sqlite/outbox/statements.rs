@@ -125,11 +125,19 @@ pub(super) fn mark(
 }
 
 /// Returns false if the row is published, dropped or gone.
-pub(super) fn park(connection: &Connection, row: &ParkedRow, now: Timestamp) -> rusqlite::Result<bool> {
-    let (id, event) = (stored(row.id), row.event.as_bytes());
-    execute(connection, include_str!("park.sql"), params![id, event, row.reason, millis(now)])?;
-    execute(connection, include_str!("put_aside.sql"), params![id, event])?;
-    connection.prepare_cached(include_str!("is_unpublished.sql"))?.query_row(params![id, event], |row| row.get(0))
+/// Returns the rows that are gone.
+pub(super) fn park(connection: &Connection, rows: &[ParkedRow], now: Timestamp) -> rusqlite::Result<Vec<EventRow>> {
+    let mut gone = Vec::new();
+    for row in rows {
+        let (id, event) = (stored(row.id), row.event.as_bytes());
+        execute(connection, include_str!("park.sql"), params![id, event, row.reason, millis(now)])?;
+        execute(connection, include_str!("put_aside.sql"), params![id, event])?;
+        let mut is_unpublished = connection.prepare_cached(include_str!("is_unpublished.sql"))?;
+        if !is_unpublished.query_row(params![id, event], |row| row.get::<_, bool>(0))? {
+            gone.push(row.named());
+        }
+    }
+    Ok(gone)
 }
 
 pub(super) fn set_aside(connection: &Connection, rows: &[EventRow]) -> rusqlite::Result<()> {

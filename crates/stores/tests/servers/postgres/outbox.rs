@@ -4,9 +4,7 @@ use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{
-    MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, ReadRequest, ReadStart, RowId, RowState,
-};
+use hapax_core::outbox::{MarkedRows, OpenRow, Outbox, OutboxUpkeep, ReadRequest, ReadStart, RowId, RowState};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
 use hapax_core::{ErrorKind, Timestamp};
@@ -106,7 +104,7 @@ async fn index_plans() {
         include_str!("../../../src/postgres/outbox/mark.sql"),
         ";prepare mark_unlocked (bigint[], uuid[], bigint) as ",
         include_str!("../../../src/postgres/outbox/mark_unlocked.sql"),
-        ";prepare park (bigint, uuid, text) as ",
+        ";prepare park (bigint[], uuid[], text[]) as ",
         include_str!("../../../src/postgres/outbox/park.sql"),
         ";prepare set_aside (bigint[], uuid[]) as ",
         include_str!("../../../src/postgres/outbox/set_aside.sql"),
@@ -130,7 +128,7 @@ async fn index_plans() {
         format!("read ({buckets}, {zeros}, {limits}, 1000000, 1024, '{{}}', '{{}}', {all})"),
         format!("mark ({buckets}, {events}, 0)"),
         format!("mark_unlocked ({buckets}, {events}, 0)"),
-        "park (7, '00000000-0000-8000-8000-000000000000', 'reason')".into(),
+        format!("park ({buckets}, {events}, {buckets})"),
         format!("set_aside ({buckets}, {events})"),
         "counts (10000)".into(),
         "find ('00000000-0000-8000-8000-000000000000')".into(),
@@ -156,7 +154,7 @@ async fn index_plans() {
             let must_use_index = size == 1_000_000 || is_constant && size > 0;
             let has_seq_scan = must_use_index && plan.contains("Seq Scan on hapax_outbox");
             // Rows that are named by their ids must not be searched among all open ones.
-            let is_by_id = ["mark", "set_aside", "republish"].iter().any(|name| statement.starts_with(name));
+            let is_by_id = ["mark", "park", "set_aside", "republish"].iter().any(|name| statement.starts_with(name));
             let searches = is_by_id && plan.contains("hapax_outbox_open") && size > 0;
             assert!(!has_seq_scan && !searches, "{statement}, {size} rows:\n{plan}");
             assert!(cost(&plan) < JIT_ABOVE_COST, "{statement}, {size} rows:\n{plan}");
@@ -229,8 +227,7 @@ async fn few_rights() {
     relaying.horizon().await.unwrap();
     relaying.counts(10).await.unwrap();
     assert_eq!(relaying.mark(&[rows[0].named()], 0).await.unwrap().marked, 1);
-    let (id, bucket, key) = (rows[1].id, rows[1].bucket, rows[1].event.order());
-    relaying.park(&ParkedRow { id, event: rows[1].event.id, bucket, key, reason: "no".into() }).await.unwrap();
+    relaying.park(&[rows[1].refused("no")]).await.unwrap();
     relaying.set_aside(&[rows[1].named()]).await.unwrap();
     let refused = relaying.resume(b"a", 10).await.expect_err("only an operator resumes");
     assert_eq!(refused.kind(), ErrorKind::Unusable, "{refused:?}");

@@ -99,14 +99,8 @@ pub(super) async fn rows_are_named_by_their_ids_and_events(world: &OutboxWorld<'
     let rows = world.read().await.rows;
     let old = EventRow { id: rows[0].id, event: EventId::from_bytes([7; 16]) };
     assert_eq!(world.mark(&[old]).await, 0, "a row was marked whose event was not published");
-    let refused = ParkedRow {
-        id: old.id,
-        event: old.event,
-        bucket: rows[0].bucket,
-        key: rows[0].event.order(),
-        reason: "no".to_owned(),
-    };
-    assert!(!world.outbox.park(&refused).await.expect("the outbox answers"));
+    let refused = ParkedRow { event: old.event, ..rows[0].refused("no") };
+    assert_eq!(world.outbox.park(&[refused]).await.expect("the outbox answers"), [old]);
     assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers"), []);
     world.park(&rows[0], "no").await;
     assert_eq!(world.resume("a", 10).await, 1);
@@ -134,13 +128,29 @@ pub(super) async fn a_published_row_parks_no_key(world: &OutboxWorld<'_>) {
     world.emit(&[event("one", Some("a"))]).await;
     let row = world.read().await.rows.remove(0);
     world.publish_all().await;
-    let (id, event_id) = (row.id, row.event.id);
-    let refused =
-        ParkedRow { id, event: event_id, bucket: row.bucket, key: row.event.order(), reason: "no".to_owned() };
-    assert!(!world.outbox.park(&refused).await.expect("the outbox answers"));
+    let gone = world.outbox.park(&[row.refused("no")]).await.expect("the outbox answers");
+    assert_eq!(gone, [row.named()]);
     assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers"), []);
     world.emit(&[event("two", Some("a"))]).await;
     assert!(!world.read().await.rows[0].is_parked);
+}
+
+pub(super) async fn keys_are_parked_in_one_call(world: &OutboxWorld<'_>) {
+    let topics = ["published", "first of b", "second of b", "one", "no key"];
+    let keys = [Some("a"), Some("b"), Some("b"), Some("c"), None];
+    world.emit(&std::array::from_fn::<_, 5, _>(|n| event(topics[n], keys[n]))).await;
+    world.emit(&[event("beside", Some("d"))]).await;
+    let rows = world.read().await.rows;
+    assert_eq!(world.mark(&[rows[0].named()]).await, 1);
+    let refused: Vec<ParkedRow> = rows[..5].iter().rev().map(|row| row.refused(&row.event.topic)).collect();
+    assert_eq!(world.outbox.park(&refused).await.expect("the outbox answers"), [rows[0].named()]);
+    assert_eq!(world.topics().await, ["beside"]);
+    let parked = world.upkeep.parked(None, 10).await.expect("the outbox answers");
+    let mut parked: Vec<&str> = parked.iter().map(|key| &*key.topic).collect();
+    parked.sort_unstable();
+    assert_eq!(parked.len(), 3, "{parked:?}");
+    assert!(parked.contains(&"no key") && parked.contains(&"one"), "{parked:?}");
+    assert_eq!(world.outbox.park(&[]).await.expect("the outbox answers"), []);
 }
 
 pub(super) async fn reads_begin_at_their_cursors(world: &OutboxWorld<'_>) {

@@ -3,8 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::outbox::{
-    EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, ReadRequest, ReadStart, Reopened,
-    RowId, RowState,
+    EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ReadRequest, ReadStart, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{EventId, Identity, Inspect, Key, OperationId, Scope, Store, Timestamp};
@@ -92,9 +91,8 @@ impl<'s> OutboxWorld<'s> {
 
     /// Parks the key of a row.
     pub(super) async fn park(&self, row: &OpenRow, reason: &str) {
-        let (key, reason) = (row.event.order(), reason.to_owned());
-        let row = ParkedRow { id: row.id, event: row.event.id, bucket: row.bucket, key, reason };
-        assert!(self.outbox.park(&row).await.expect("the key can be parked"), "the row is not published");
+        let gone = self.outbox.park(&[row.refused(reason)]).await.expect("the key can be parked");
+        assert_eq!(gone, [], "the row is not published");
     }
 
     /// Resumes a key until nothing of it is set aside. Returns how many rows were opened.
