@@ -13,7 +13,7 @@
 //! and then makes them *published*. A row that the sink refuses for good makes its key *parked*: its rows are *set
 //! aside* until an operator resumes the key, or makes the refused row *dropped*.
 //!
-//! The state of a row is the truth. Cursors, floors and notifications only decide when the relay looks.
+//! The state of a row is the truth. Cursors, floors and notifications only decide when the relay reads.
 
 mod attributes;
 mod memory;
@@ -98,7 +98,7 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Waits until somebody says that rows were committed. It may end without a reason, and a notification may get
-    /// lost: the relay also looks from time to time. Pending for ever where nobody says so.
+    /// lost: the relay also reads from time to time. Pending for ever where nobody says so.
     ///
     /// # Cancel safety
     /// Safe to drop.

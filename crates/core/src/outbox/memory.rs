@@ -243,7 +243,7 @@ impl Outbox for MemoryOutbox {
             let Some(ids) = tables.open.get(&cursor.bucket) else { continue };
             let ids = ids.range(cursor.from).filter(|id| !request.leaves_out(&tables.rows[*id].event));
             let limit = usize::try_from(cursor.limit).unwrap_or(usize::MAX);
-            found.extend(ids.take(limit).enumerate().map(|(place, id)| (place, cursor.bucket, *id)));
+            found.extend(ids.take(limit).enumerate().map(|(index, id)| (index, cursor.bucket, *id)));
         }
         // The first row of each bucket, then the second of each.
         found.sort_unstable();

@@ -164,7 +164,7 @@ mod tests {
     fn a_name_that_the_sink_cannot_use_is_told_with_its_topic() {
         let template: TopicTemplate = "orders.{topic}".parse().unwrap();
         let event = OutgoingEvent::new(EventId::from_bytes([1; 16]), "a b", "");
-        let told = template.checked_name(&event, |_| Err("has a blank")).unwrap_err();
-        assert_eq!(told, r#"the topic "a b" becomes the name "orders.a b", which has a blank"#);
+        let refused = template.checked_name(&event, |_| Err("has a blank")).unwrap_err();
+        assert_eq!(refused, r#"the topic "a b" becomes the name "orders.a b", which has a blank"#);
     }
 }

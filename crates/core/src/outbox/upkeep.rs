@@ -55,13 +55,13 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// publishes it once more, and brokers do not recognize what they had before. Waits for marks that run.
     ///
     /// Call [`now`](Self::now) after it, and then [`republish`](Self::republish) until that time: each mark that counts
-    /// has ended by then. It looks at no row, so that no lock on a row delays it.
+    /// has ended by then. It reads no row, so that no lock on a row delays it.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).
     async fn begin_republication(&self) -> Result<()>;
 
-    /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
+    /// Goes through the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
     /// published within this time. If it opens one, relays read everything again. Returns None at the end of the table.
     ///
     /// Without [`begin_republication`](Self::begin_republication) before the first call, brokers may drop the events.
@@ -86,7 +86,7 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
 /// What one call of [`OutboxUpkeep::republish`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reopened {
-    /// The last row that it looked at.
+    /// The last of the rows that it went through.
     pub last: RowId,
     /// How many rows it opened.
     pub rows: usize,

@@ -52,9 +52,9 @@ pub(super) struct BucketRows {
     /// Every row before it was decided before it was read, so none can appear there, unless rows become open again.
     cursor: ReadStart,
     /// How far the cursor was.
-    front: ReadStart,
+    furthest: ReadStart,
     /// Whether the last read began there.
-    reads_front: bool,
+    began_furthest: bool,
     /// Deferred rows that have waited for long set the cursor back after this time.
     late_due: Duration,
     /// How often reading has begun anew.
@@ -80,16 +80,16 @@ impl BucketRows {
     pub(super) fn begin_read(&mut self, now: Duration, most: usize) {
         self.just_marked.clear();
         self.parked.retain(|_, is_confirmed| !*is_confirmed);
-        let was_at_front = std::mem::replace(&mut self.reads_front, self.cursor >= self.front);
-        let is_at_front = was_at_front && self.reads_front;
+        let began_there_before = std::mem::replace(&mut self.began_furthest, self.cursor >= self.furthest);
+        let has_read_there = began_there_before && self.began_furthest;
         let is_late = self.deferred.first_due().is_some_and(|due| due.saturating_add(LATEST_RETRY) <= now);
-        if !is_at_front && !(is_late && now >= self.late_due) {
+        if !has_read_there && !(is_late && now >= self.late_due) {
             return;
         }
         let free = most.saturating_sub(self.failing);
         if let Some(first) = self.deferred.wake(now, free, self.cursor) {
             self.cursor = self.cursor.min(ReadStart::at(first));
-            self.reads_front = false;
+            self.began_furthest = false;
             self.late_due = now.saturating_add(LATEST_RETRY);
         }
     }
@@ -103,7 +103,7 @@ impl BucketRows {
         let (before, decided) = (self.cursor, ReadStart::behind(decided));
         self.forget_missing(before, end);
         self.cursor = before.max(end.unwrap_or(decided).min(decided));
-        self.front = self.front.max(self.cursor);
+        self.furthest = self.furthest.max(self.cursor);
         self.cursor > before
     }
 
@@ -291,7 +291,7 @@ impl BucketRows {
         self.parked.clear();
         self.deferred = DeferredRows::default();
         self.just_marked.clear();
-        self.front = ReadStart::FIRST;
+        self.furthest = ReadStart::FIRST;
         self.restart();
     }
 

@@ -36,7 +36,7 @@ pub(super) struct OwnedBucket {
     /// Nothing new of it is published: it is given back as soon as what was started is marked.
     pub(super) is_leaving: bool,
     /// How many times as many rows are read as there is room for.
-    pub(super) growth: usize,
+    pub(super) limit_factor: usize,
 }
 
 impl OwnedBuckets {
@@ -88,7 +88,7 @@ impl OwnedBuckets {
             rows: BucketRows::default(),
             restarted: now,
             is_leaving: false,
-            growth: 1,
+            limit_factor: 1,
         };
         self.buckets.insert(number, bucket);
     }

@@ -153,8 +153,8 @@ impl RelayEngine {
         }
     }
 
-    /// Takes the reports of other calls that have ended by now. What follows looks at every bucket, so it costs less
-    /// for many reports than for each of them.
+    /// Takes the reports of other calls that have ended by now. The next step goes through every bucket, so it
+    /// costs less for many reports than for each of them.
     fn take_ended_calls(&mut self) {
         for _ in 0..MAX_REPORTS {
             let Some(report) = self.calls.next_ended() else { return };

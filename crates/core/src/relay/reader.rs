@@ -18,14 +18,14 @@ use crate::relay::engine::{Loan, RelayNote};
 use crate::relay::rules::{ReadBegun, ReadGain, ReadPlan};
 use crate::telemetry;
 
-/// The number of new rows that one read asks for at most, and for those of one bucket, unless it has grown. A short
-/// read ends sooner: its rows are published while the next ones are read.
+/// The number of new rows that one read asks for at most, and for those of one bucket, unless its limit is widened. A
+/// short read ends sooner: its rows are published while the next ones are read.
 const MAX_READ: usize = 4096;
 const MAX_ROWS: usize = 1024;
 const MIN_ROWS: usize = 16;
 
-/// How much a read may grow while its rows are those of keys that wait.
-const MAX_GROWTH: usize = 64;
+/// How many times as many rows are read at most, while they are those of keys that wait.
+const MAX_FACTOR: usize = 64;
 
 /// Reads open rows into the buckets.
 pub(super) struct OutboxReader {
@@ -62,11 +62,11 @@ struct ReadEnd {
 }
 
 impl OwnedBucket {
-    /// How many rows are read from there on: those that are held, which come again, and new ones. Only a read that has
-    /// grown may bring more than its share.
+    /// How many rows are read from there on: those that are held, which come again, and new ones. Only a
+    /// widened read may bring more than its share.
     fn limit(&self, start: ReadStart, room: usize, share: usize) -> u32 {
-        let room = if self.growth > 1 { room } else { room.min(share) };
-        let limit = self.rows.held_from(start) + room.clamp(MIN_ROWS, MAX_ROWS) * self.growth;
+        let room = if self.limit_factor > 1 { room } else { room.min(share) };
+        let limit = self.rows.held_from(start) + room.clamp(MIN_ROWS, MAX_ROWS) * self.limit_factor;
         u32::try_from(limit).unwrap_or(u32::MAX)
     }
 
@@ -102,13 +102,13 @@ impl OwnedBucket {
         let went_back = self.rows.cursor() < start || self.rows.restarts() != restarts;
         let has_moved = !went_back && self.rows.end_read(end, decided);
         let brings_little = if went_back { has_few_keys } else { !has_new };
-        let may_grow = is_full && brings_little && self.growth < MAX_GROWTH;
-        if may_grow {
-            self.growth *= 2;
+        let is_widened = is_full && brings_little && self.limit_factor < MAX_FACTOR;
+        if is_widened {
+            self.limit_factor *= 2;
         } else if has_moved && !has_few_keys {
-            self.growth = 1;
+            self.limit_factor = 1;
         }
-        ReadGain { has_new, has_more: is_full && has_new, goes_on: went_back || is_full && has_moved || may_grow }
+        ReadGain { has_new, has_more: is_full && has_new, goes_on: went_back || is_full && has_moved || is_widened }
     }
 }
 

@@ -18,7 +18,7 @@ const MAX_MARKED: usize = 2048;
 const MAX_PARKED: usize = 1000;
 
 /// The number of rows to set aside that are remembered.
-const MAX_ASIDE: usize = 10_000;
+const MAX_SET_ASIDE: usize = 10_000;
 
 /// The pause after a write that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ pub(super) struct Writes {
     is_parking: bool,
     /// How many keys the next call parks. One after a failure, for which one row may be the reason.
     parks_at_once: usize,
-    aside: BTreeSet<EventRow>,
+    to_set_aside: BTreeSet<EventRow>,
     is_setting_aside: bool,
     /// No write starts before.
     due: Duration,
@@ -72,15 +72,15 @@ impl Writes {
 
     /// Sets a row of a parked key aside. A later read shows it again if too many wait for that.
     pub(super) fn set_aside(&mut self, row: EventRow) {
-        if self.aside.len() < MAX_ASIDE {
-            self.aside.insert(row);
+        if self.to_set_aside.len() < MAX_SET_ASIDE {
+            self.to_set_aside.insert(row);
         }
     }
 
     /// Forgets what was decided about rows that are read again.
     pub(super) fn rewind(&mut self) {
         self.refused.clear();
-        self.aside.clear();
+        self.to_set_aside.clear();
     }
 
     /// Whether nothing is to be written that a relay that stops owes. Rows of parked keys can be set aside later.
@@ -96,7 +96,7 @@ impl Writes {
     pub(super) fn wake(&self) -> Option<Duration> {
         let waits = !self.unmarked.is_empty() && !self.is_marking
             || !self.refused.is_empty() && !self.is_parking
-            || !self.aside.is_empty() && !self.is_setting_aside;
+            || !self.to_set_aside.is_empty() && !self.is_setting_aside;
         let locked = (!self.locked.is_empty()).then_some(self.locked_due);
         [waits.then_some(self.due), locked].into_iter().flatten().min()
     }
@@ -119,9 +119,9 @@ impl Writes {
             let park = async move { outbox.park(&refused).await };
             loan.calls.call_database(park, |result| RelayReport::Write(WriteReport::Parked(rows, result)));
         }
-        if !self.is_setting_aside && !self.aside.is_empty() {
+        if !self.is_setting_aside && !self.to_set_aside.is_empty() {
             self.is_setting_aside = true;
-            let rows: Vec<EventRow> = self.aside.iter().copied().take(MAX_MARKED).collect();
+            let rows: Vec<EventRow> = self.to_set_aside.iter().copied().take(MAX_MARKED).collect();
             let (outbox, aside) = (Arc::clone(loan.calls.outbox()), rows.clone());
             let set_aside = async move { outbox.set_aside(&aside).await };
             loan.calls.call_database(set_aside, |result| RelayReport::Write(WriteReport::SetAside(rows, result)));
@@ -211,7 +211,7 @@ impl Writes {
         match result {
             Ok(()) => {
                 for row in rows {
-                    self.aside.remove(row);
+                    self.to_set_aside.remove(row);
                 }
             }
             Err(error) => self.postpone(error, loan),

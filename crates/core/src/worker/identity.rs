@@ -160,7 +160,7 @@ impl MessageIdentity {
         Err(DeadReason::KeyMissing)
     }
 
-    /// The fingerprint of a message: payload and content type, never its place in a topic.
+    /// The fingerprint of a message: payload and content type, never its coordinates.
     fn fingerprint_of(&self, message: &Message) -> Fingerprint {
         let content_type = message.headers.all("content-type").next();
         let content_type = content_type.map_or(&b""[..], |value| &value[..]);
@@ -206,7 +206,7 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
     parts.iter().flat_map(|part| [&length(part)[..], part].concat()).collect()
 }
 
-/// A key from the place of a message. The time tells a topic from its successor of the same name.
+/// A key from the coordinates of a message. The time tells a topic from its successor of the same name.
 fn coordinates_key(coordinates: &Coordinates, timestamp: Option<Timestamp>) -> Vec<u8> {
     let position = match &coordinates.position {
         Position::Number(number) => number.to_be_bytes().to_vec(),

@@ -24,7 +24,7 @@ use crate::worker::reopen::{Reopen, ReopenedLetter};
 use taken::{OpenLetter, Redrive, TakenLetters};
 
 /// How often the store is asked for marked letters.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const TAKE_EVERY: Duration = Duration::from_secs(1);
 
 /// A source that also delivers the dead letters of its name that operators marked for a redrive, in a lane of its own.
 ///
@@ -49,15 +49,15 @@ pub struct RedriveSource {
     /// Whether no further letters are taken or delivered.
     has_stopped: bool,
     delivered: u64,
-    /// When to look again, on the boot-time clock.
-    look_at: Duration,
+    /// When to take letters again, on the boot-time clock.
+    take_at: Duration,
 }
 
 /// What a [`RedriveSource`] waits for.
 enum RedriveInput {
     Source(Result<Event>),
     Taken(Result<TakenLetters>),
-    TimeToLook,
+    TimeToTake,
 }
 
 impl RedriveSource {
@@ -94,7 +94,7 @@ impl RedriveSource {
             ready: VecDeque::new(),
             has_stopped: false,
             delivered: 0,
-            look_at: Duration::ZERO,
+            take_at: Duration::ZERO,
         }
     }
 
@@ -107,18 +107,18 @@ impl RedriveSource {
         self.ready.drain(..).collect()
     }
 
-    /// Waits for the source, and for the letters that are being taken or for the time to look for some.
+    /// Waits for the source, and for the letters that are being taken or for the time to take some.
     async fn wait(&mut self, room: Room, pause: Duration) -> RedriveInput {
         let (runtime, taking) = (&self.redrive.runtime, &mut self.taking);
-        let looked = pin!(async move {
+        let taking = pin!(async move {
             let Some(taken) = taking else {
                 runtime.sleep(pause).await;
-                return RedriveInput::TimeToLook;
+                return RedriveInput::TimeToTake;
             };
             let ended = |_| Error::new(ErrorKind::NotApplied, "the runtime of the worker has ended");
             RedriveInput::Taken(taken.await.unwrap_or_else(|error| Err(ended(error))))
         });
-        match select(self.inner.next(room), looked).await {
+        match select(self.inner.next(room), taking).await {
             Either::Left((event, _)) => RedriveInput::Source(event),
             Either::Right((input, _)) => input,
         }
@@ -126,7 +126,7 @@ impl RedriveSource {
 
     fn receive(&mut self, taken: Result<TakenLetters>) {
         self.taking = None;
-        self.look_at = self.redrive.runtime.boottime_now() + LOOK_EVERY;
+        self.take_at = self.redrive.runtime.boottime_now() + TAKE_EVERY;
         match taken {
             Ok(taken) => taken.letters.into_iter().for_each(|marked| self.deliver(marked, taken.leased_until)),
             Err(error) => telemetry::redrive_failed(&self.redrive.source, &error),
@@ -182,14 +182,14 @@ impl Source for RedriveSource {
             if !ready.is_empty() {
                 return Ok(Event::Deliveries(ready));
             }
-            let wait = self.look_at.saturating_sub(self.redrive.runtime.boottime_now());
+            let wait = self.take_at.saturating_sub(self.redrive.runtime.boottime_now());
             if self.taking.is_none() && wait.is_zero() && !self.has_stopped {
-                self.taking = Some(self.redrive.look());
+                self.taking = Some(self.redrive.start_taking());
             }
-            match self.wait(room.clone(), wait.max(LOOK_EVERY / 10)).await {
+            match self.wait(room.clone(), wait.max(TAKE_EVERY / 10)).await {
                 RedriveInput::Source(event) => return event,
                 RedriveInput::Taken(taken) => self.receive(taken),
-                RedriveInput::TimeToLook => {}
+                RedriveInput::TimeToTake => {}
             }
         }
     }

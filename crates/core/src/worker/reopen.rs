@@ -82,7 +82,7 @@ impl RecordReopener {
     }
 
     /// The call of a message with a usable key, and its record.
-    async fn look(&self, letter: &DeadLetter) -> Result<Option<(Call, Observed)>> {
+    async fn read_record(&self, letter: &DeadLetter) -> Result<Option<(Call, Observed)>> {
         let Ok(identified) = self.identity.identify(&letter.message) else { return Ok(None) };
         let call = Call::new(identified.record_key).fingerprint(identified.call.newest_fingerprint());
         Ok(Some((call, self.store.read(&identified.record_key).await?)))
@@ -183,7 +183,7 @@ impl RecordReopener {
 #[async_trait]
 impl Reopen for RecordReopener {
     async fn reopen(&self, letter: &DeadLetter) -> Result<ReopenedLetter> {
-        let Some((call, seen)) = self.look(letter).await? else {
+        let Some((call, seen)) = self.read_record(letter).await? else {
             // Nothing can be written about a message without a key.
             return Ok(match rules::redrive(letter.reason, LetterRecord::Absent, self.repeats) {
                 RedriveAction::Record | RedriveAction::Remove => ReopenedLetter::Processed,

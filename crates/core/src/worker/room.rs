@@ -7,7 +7,7 @@ use crate::broker::{Lane, Room};
 const MOST_AT_ONCE: usize = 512;
 
 /// What a message takes beside its payload, headers and ordering key: measured with 100,000 messages that are nearly
-/// empty, about 1,100 bytes each, for the message, its places in the maps of the worker, and the allocator. If it were
+/// empty, about 1,100 bytes each, for the message, its entries in the maps of the worker, and the allocator. If it were
 /// not counted, a backlog of small messages would take many times the room.
 const OVERHEAD: usize = 1024;
 

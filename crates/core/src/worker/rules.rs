@@ -99,7 +99,7 @@ pub enum RedriveAction {
     Remove,
     /// Write the letter again, without its mark: an operator has to find out.
     BuryAgain,
-    /// Look again later.
+    /// Try again later.
     Wait,
 }
 

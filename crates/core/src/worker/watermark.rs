@@ -4,8 +4,8 @@ use crate::chaos::Mutant;
 
 /// How far the messages of one lane are finished without a gap.
 ///
-/// Messages end in any order, but a broker that acknowledges a prefix forgets everything below the position that it is
-/// told. The watermark therefore stays below the first message that has no end.
+/// Messages end in any order, but a broker that acknowledges a prefix forgets everything below the
+/// acknowledged position. The watermark therefore stays below the first message that has no end.
 ///
 /// Messages are delivered with growing numbers. Numbers may be missing: a broker that compacts its log never delivers
 /// them.

@@ -27,8 +27,8 @@ impl OutboxUpkeep for MemoryOutbox {
     async fn parked(&self, after: Option<&ParkedKey>, limit: usize) -> Result<Vec<ParkedKey>> {
         let tables = self.0.tables.lock();
         let mut keys: Vec<ParkedKey> = tables.parked.values().map(|parked| parked.key.clone()).collect();
-        keys.sort_unstable_by(|one, other| place(one).cmp(&place(other)));
-        let behind = keys.into_iter().filter(|key| after.is_none_or(|after| place(key) > place(after)));
+        keys.sort_unstable_by(|one, other| in_list(one).cmp(&in_list(other)));
+        let behind = keys.into_iter().filter(|key| after.is_none_or(|after| in_list(key) > in_list(after)));
         Ok(behind.take(limit).collect())
     }
 
@@ -108,7 +108,7 @@ impl OutboxUpkeep for MemoryOutbox {
     }
 }
 
-/// The place of a key in the list of parked ones.
-fn place(key: &ParkedKey) -> (Timestamp, &Bytes) {
+/// Orders the list of parked keys.
+fn in_list(key: &ParkedKey) -> (Timestamp, &Bytes) {
     (key.parked_at, &key.key)
 }

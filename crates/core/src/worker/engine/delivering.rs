@@ -44,7 +44,7 @@ impl Engine {
         self.messages.insert(number, held);
     }
 
-    /// Lets the messages of this one's key wait for a look at the dead letters. A redriven letter waits for nothing.
+    /// Lets the messages of this one's key wait for a search for dead letters. A redriven letter waits for nothing.
     pub(super) fn close_key(&mut self, delivery: &Delivery) {
         let Some(parking) = self.parking.as_mut().filter(|_| !is_letter(delivery)) else { return };
         if let Some(key) = order_key(delivery) {

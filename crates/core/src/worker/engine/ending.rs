@@ -47,7 +47,7 @@ impl Engine {
                 let forgotten = self.settling.settled(sent, results, now);
                 forgotten.iter().for_each(|pending| telemetry::settlement_forgotten(&pending.id));
             }
-            TaskReport::Looked(found) => self.open_keys(found, now),
+            TaskReport::Searched(found) => self.open_keys(found, now),
             TaskReport::Left { lanes } => lanes.iter().for_each(|lane| self.drop_lane(lane)),
             TaskReport::Lag(lag) => telemetry::worker_lag(&self.name, lag),
         }
@@ -60,8 +60,8 @@ impl Engine {
         if verdicts.is_none() {
             telemetry::batch_panicked(&self.name, numbers.len());
         }
-        for (place, &number) in numbers.iter().enumerate() {
-            let verdict = verdicts.as_ref().map(|verdicts| verdicts[place]);
+        for (index, &number) in numbers.iter().enumerate() {
+            let verdict = verdicts.as_ref().map(|verdicts| verdicts[index]);
             telemetry::job_ended(verdict);
             self.note_verdict(number, verdict, numbers.len(), now);
         }
@@ -127,7 +127,7 @@ impl Engine {
         }
         let found = found.ok();
         telemetry::parked(&self.name, found.as_ref().map(Vec::len));
-        for key in parking.looked(found.as_deref(), now) {
+        for key in parking.end_search(found.as_deref(), now) {
             self.order.open(&key);
         }
     }

@@ -30,7 +30,7 @@ pub(super) enum TaskReport {
     /// Whether the broker has confirmed settlements.
     Settled { sent: Vec<PendingSettlement>, results: Vec<Result<()>> },
     /// The ordering keys that have dead letters, of those that are closed.
-    Looked(Result<Vec<Bytes>>),
+    Searched(Result<Vec<Bytes>>),
     /// The worker has left these lanes.
     Left { lanes: Vec<Lane> },
     /// How many messages the broker has.
@@ -55,7 +55,7 @@ impl Engine {
             self.start_settlements(settlements);
         }
         if self.stop.is_none() {
-            self.look_for_letters(now);
+            self.search_letters(now);
         }
         let lanes = self.lanes_to_leave(now);
         if !lanes.is_empty() {
@@ -164,16 +164,16 @@ impl Engine {
         });
     }
 
-    fn look_for_letters(&mut self, now: Duration) {
+    fn search_letters(&mut self, now: Duration) {
         let Some(parking) = &mut self.parking else { return };
         let Some(keys) = parking.take_due(now) else { return };
         let (letters, runtime, name) =
             (Arc::clone(parking.letters()), Arc::clone(&self.runtime), Arc::clone(&self.name));
         self.spawn(async move {
-            let look = AssertUnwindSafe(letters.keys_with_letters(&name, keys)).catch_unwind();
-            let found = timeout(&*runtime, CALL_WITHIN, look).await.and_then(std::result::Result::ok);
+            let search = AssertUnwindSafe(letters.keys_with_letters(&name, keys)).catch_unwind();
+            let found = timeout(&*runtime, CALL_WITHIN, search).await.and_then(std::result::Result::ok);
             let late = || Err(Error::new(ErrorKind::Unknown, "the call ended without a result"));
-            TaskReport::Looked(found.unwrap_or_else(late))
+            TaskReport::Searched(found.unwrap_or_else(late))
         });
     }
 

@@ -50,10 +50,10 @@ impl Engine {
         let now = self.runtime.boottime_now();
         let pause = Some(self.paused_until).filter(|until| *until > now);
         let measure = self.measured_at.map(|at| at + MEASURE_EVERY);
-        let look = self.parking.as_ref().filter(|_| self.stop.is_none()).and_then(Parking::next_due);
+        let search = self.parking.as_ref().filter(|_| self.stop.is_none()).and_then(Parking::next_due);
         let due = [
             batch,
-            look,
+            search,
             self.order.next_wake(),
             self.burials.next_due(),
             self.settling.next_due(),
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Shows a batch that does not end: it has no deadline, keeps its place in the concurrency, and later messages of
+    /// Shows a batch that does not end: it has no deadline, still counts towards the concurrency, and later messages of
     /// its ordering keys wait.
     fn measure_running(&mut self, now: Duration) {
         let since = |held: &HeldMessage| Some((held.running_since?, held.delivery.id.clone()));

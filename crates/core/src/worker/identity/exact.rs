@@ -7,7 +7,7 @@ const LARGEST_INTEGER: u128 = 1 << 53;
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 /// Replaces a number that loses digits. Both checks refuse it because it is larger than [`LARGEST`].
 const REFUSED: &[u8] = b"1e308";
-/// A double holds every number with so many digits, if it has no exponent.
+/// A double holds every number with this many digits, if it has no exponent.
 const ALWAYS_HELD: usize = 15;
 
 /// Whether a double holds this number. Then its canonical form has the same value.

@@ -70,14 +70,14 @@ fn are_numbers_held(value: &Value) -> bool {
     }
 }
 
-/// Removes a member of an object. An element of an array becomes null, so that the others keep their places.
+/// Removes a member of an object. An element of an array becomes null, so that the others keep their indexes.
 fn remove(value: &mut Value, pointer: &str) {
     let Some((parent, name)) = pointer.rsplit_once('/') else { return };
     let name = name.replace("~1", "/").replace("~0", "~");
     match value.pointer_mut(parent) {
         Some(Value::Object(members)) => drop(members.remove(&name)),
         Some(Value::Array(elements)) => {
-            if let Some(element) = name.parse::<usize>().ok().and_then(|place| elements.get_mut(place)) {
+            if let Some(element) = name.parse::<usize>().ok().and_then(|index| elements.get_mut(index)) {
                 *element = Value::Null;
             }
         }

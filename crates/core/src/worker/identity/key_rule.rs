@@ -27,7 +27,7 @@ pub enum KeyRule {
     CloudEvents,
     /// The text or number at this JSON pointer.
     Json(Arc<str>),
-    /// The place of the message at its broker. Copies that a producer sends again have other places.
+    /// The coordinates of the message at its broker. A copy that a producer sends again has others.
     Coordinates,
     /// A hash of the payload's canonical JSON (RFC 8785) and of the time at which the broker got the message. Two equal
     /// payloads within a bucket are the same operation, whatever their producer meant.
@@ -56,7 +56,7 @@ impl KeyRule {
             Self::CloudEvents => cloud_event(message, payload),
             Self::Json(pointer) => payload.text_at(pointer),
             Self::Coordinates => {
-                Ok(message.coordinates.as_ref().map(|place| coordinates_key(place, message.timestamp)))
+                Ok(message.coordinates.as_ref().map(|coordinates| coordinates_key(coordinates, message.timestamp)))
             }
             Self::PayloadHash(bucket) => bucket.key(message, payload, identity),
         }

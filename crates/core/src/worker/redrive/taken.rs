@@ -17,18 +17,18 @@ use crate::record::Timestamp;
 use crate::runtime::{Runtime, timeout};
 use crate::telemetry;
 
-/// How long a taken letter belongs to this worker. Each look extends it.
+/// How long a taken letter belongs to this worker. Each round of taking extends it.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// How long a message may take to be opened, and how long its letter waits after a failure.
 const REOPEN_WITHIN: Duration = Duration::from_secs(5);
 const REOPEN_AGAIN: Duration = Duration::from_secs(30);
 
-/// After so many failures the other letters wait for another look: the store may be down.
+/// After this many failures the other letters wait for another round: the store may be down.
 const MOST_FAILURES: u32 = 3;
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const TAKE_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long one look opens messages. Only a look extends the leases of the letters that are open.
+/// How long one round opens messages. Only a round extends the leases of the letters that are open.
 const PREPARE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How many marked letters are processed at a time.
@@ -52,7 +52,7 @@ pub(super) struct OpenLetter {
     pub(super) marked_at: Timestamp,
     /// Until when it belongs to this worker, on the boot-time clock. It ends in the store no earlier.
     pub(super) leased_until: Duration,
-    /// How its delivery was settled, if the store has not confirmed it. Each look settles it again.
+    /// How its delivery was settled, if the store has not confirmed it. Each round settles it again.
     pub(super) owed: Option<Settlement>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct TakenLetters {
 impl Redrive {
     /// Extends the leases of the open letters and takes further ones, in a task: a future that is dropped would lose
     /// them for the length of their lease.
-    pub(super) fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<TakenLetters>> {
+    pub(super) fn start_taking(self: &Arc<Self>) -> oneshot::Receiver<Result<TakenLetters>> {
         let (reply, taken) = oneshot::channel();
         let redrive = Arc::clone(self);
         self.runtime.spawn(Box::pin(async move {
@@ -105,7 +105,7 @@ impl Redrive {
         }
         let waiting: Vec<DeadLetterId> = taken.map(|marked| marked.letter.id).collect();
         if !waiting.is_empty() {
-            let after = if failures < MOST_FAILURES { Duration::ZERO } else { LOOK_AGAIN };
+            let after = if failures < MOST_FAILURES { Duration::ZERO } else { TAKE_AGAIN };
             let _ = self.letters.postpone(&waiting, after).await;
         }
         Ok(TakenLetters { letters: ready, leased_until })
