@@ -70,7 +70,7 @@ struct NamedTest {
 }
 
 /// What runs, and for which bugs.
-struct Plan {
+struct MutantPlan {
     root: PathBuf,
     mutants: Vec<String>,
     harnesses: Vec<Harness>,
@@ -78,7 +78,7 @@ struct Plan {
 }
 
 /// How the tests of a process ended.
-enum Ending {
+enum MutantEnding {
     Passed,
     /// The first test that failed, where the process printed its name.
     Failed(Option<String>),
@@ -97,7 +97,7 @@ pub(crate) fn run(root: &Path) -> bool {
     }
 }
 
-fn prepare(root: &Path) -> Result<Plan, String> {
+fn prepare(root: &Path) -> Result<MutantPlan, String> {
     let read = |path| fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"));
     let (mutants, tests) = (names(&read(LIST)?), named_tests(&read(TESTS)?));
     if mutants.is_empty() {
@@ -113,10 +113,10 @@ fn prepare(root: &Path) -> Result<Plan, String> {
         Ok(Harness { name, binary: binary.program.clone(), arguments })
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
-    Ok(Plan { root: root.to_owned(), mutants, harnesses, tests })
+    Ok(MutantPlan { root: root.to_owned(), mutants, harnesses, tests })
 }
 
-impl Plan {
+impl MutantPlan {
     fn sees_all(&self) -> bool {
         if let Some(broken) = self.broken() {
             println!("cannot run the mutants: {broken}, also without a bug");
@@ -131,7 +131,7 @@ impl Plan {
     /// A test that does not pass without a bug: it would fail with every bug.
     fn broken(&self) -> Option<String> {
         let tests: Vec<_> = self.tests.values().collect::<BTreeSet<_>>().into_iter().collect();
-        let passed = on_all_cores(&tests, |test| matches!(self.run_test(test, None), Ending::Passed));
+        let passed = on_all_cores(&tests, |test| matches!(self.run_test(test, None), MutantEnding::Passed));
         let test = tests.iter().zip(passed).find(|(_, passed)| !passed);
         let test = test.map(|(test, _)| format!("`{}: {}` does not pass", test.harness, test.test));
         let searches = self.mutants.iter().any(|mutant| !self.tests.contains_key(mutant));
@@ -139,7 +139,7 @@ impl Plan {
     }
 
     fn broken_harness(&self) -> Option<String> {
-        let passes = |harness: &Harness| matches!(self.run_all(harness, None), Ending::Passed);
+        let passes = |harness: &Harness| matches!(self.run_all(harness, None), MutantEnding::Passed);
         let passed = on_all_cores(&self.harnesses, passes);
         let (harness, _) = self.harnesses.iter().zip(passed).find(|(_, passed)| !passed)?;
         Some(format!("{} {} does not pass", harness.binary.display(), harness.arguments.join(" ")))
@@ -150,7 +150,7 @@ impl Plan {
         let begun = Instant::now();
         let (is_seen, by) = match self.tests.get(mutant) {
             Some(test) => {
-                let is_seen = matches!(self.run_test(test, Some(mutant)), Ending::Failed(_));
+                let is_seen = matches!(self.run_test(test, Some(mutant)), MutantEnding::Failed(_));
                 (is_seen, format!("{}: {}", test.harness, test.test))
             }
             None => match self.search(mutant) {
@@ -167,26 +167,26 @@ impl Plan {
     fn search(&self, mutant: &str) -> Option<NamedTest> {
         let mut chosen = self.harnesses.iter().filter(|harness| is_for(harness.name, mutant));
         chosen.find_map(|harness| match self.run_all(harness, Some(mutant)) {
-            Ending::Failed(test) => {
+            MutantEnding::Failed(test) => {
                 let test = test.unwrap_or_else(|| "no test has a name".to_owned());
                 Some(NamedTest { harness: harness.name.to_owned(), test })
             }
-            Ending::Passed | Ending::Unknown => None,
+            MutantEnding::Passed | MutantEnding::Unknown => None,
         })
     }
 
-    fn run_test(&self, test: &NamedTest, mutant: Option<&str>) -> Ending {
+    fn run_test(&self, test: &NamedTest, mutant: Option<&str>) -> MutantEnding {
         let Some(harness) = self.harnesses.iter().find(|harness| harness.name == test.harness) else {
-            return Ending::Unknown;
+            return MutantEnding::Unknown;
         };
         self.run(harness, &["--exact", &test.test], mutant)
     }
 
-    fn run_all(&self, harness: &Harness, mutant: Option<&str>) -> Ending {
+    fn run_all(&self, harness: &Harness, mutant: Option<&str>) -> MutantEnding {
         self.run(harness, harness.arguments, mutant)
     }
 
-    fn run(&self, harness: &Harness, arguments: &[&str], mutant: Option<&str>) -> Ending {
+    fn run(&self, harness: &Harness, arguments: &[&str], mutant: Option<&str>) -> MutantEnding {
         let mut command = Command::new(&harness.binary);
         command.args(arguments).current_dir(self.root.join("crates/core")).env_remove("HAPAX_CHAOS");
         command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
@@ -194,7 +194,7 @@ impl Plan {
         // Without a bug the limit only stops a harness that hangs.
         let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        child.ok().and_then(|child| ended(child, limit)).unwrap_or(Ending::Unknown)
+        child.ok().and_then(|child| ended(child, limit)).unwrap_or(MutantEnding::Unknown)
     }
 }
 
@@ -221,7 +221,7 @@ fn is_for(harness: &str, mutant: &str) -> bool {
 }
 
 /// Waits for the end, or for the first test that fails. Returns nothing if the time is up.
-fn ended(mut child: Child, limit: Duration) -> Option<Ending> {
+fn ended(mut child: Child, limit: Duration) -> Option<MutantEnding> {
     let begun = Instant::now();
     let lines = BufReader::new(child.stdout.take()?).lines();
     let (failed, failure) = mpsc::channel();
@@ -234,15 +234,15 @@ fn ended(mut child: Child, limit: Duration) -> Option<Ending> {
     while begun.elapsed() < limit {
         if let Some(status) = child.try_wait().ok()? {
             if status.success() {
-                return Some(Ending::Passed);
+                return Some(MutantEnding::Passed);
             }
             // Its last line may not have been read yet.
             let _ = reader.join();
-            return Some(Ending::Failed(failure.try_recv().ok()));
+            return Some(MutantEnding::Failed(failure.try_recv().ok()));
         }
         if let Ok(test) = failure.try_recv() {
             stop(child);
-            return Some(Ending::Failed(Some(test)));
+            return Some(MutantEnding::Failed(Some(test)));
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -82,8 +82,9 @@ impl BucketRows {
         self.parked.retain(|_, is_confirmed| !*is_confirmed);
         let began_there_before = std::mem::replace(&mut self.began_furthest, self.cursor >= self.furthest);
         let has_read_there = began_there_before && self.began_furthest;
-        let is_late = self.deferred.first_due().is_some_and(|due| due.saturating_add(LATEST_RETRY) <= now);
-        if !has_read_there && !(is_late && now >= self.late_due) {
+        let has_late = self.deferred.first_due().is_some_and(|due| due.saturating_add(LATEST_RETRY) <= now);
+        let reads_late = has_late && now >= self.late_due;
+        if !has_read_there && !reads_late {
             return;
         }
         let free = most.saturating_sub(self.failing);

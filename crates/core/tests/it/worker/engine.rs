@@ -306,16 +306,19 @@ fn a_worker_with_a_number_of_0_is_refused() {
     assert!(builder().build().is_err(), "without a namespace");
     let build = |settings| builder().identity(MessageIdentity::new("group").unwrap()).settings(settings).build();
     assert!(build(WorkerSettings::default()).is_ok());
-    let numbers: [(&str, fn(&mut WorkerSettings)); 5] = [
-        ("concurrency", |settings| settings.concurrency = 0),
-        ("batch", |settings| settings.batch = 0),
-        ("max_held", |settings| settings.max_held = 0),
-        ("max_held_bytes", |settings| settings.max_held_bytes = 0),
-        ("max_panics", |settings| settings.max_panics = 0),
-    ];
-    for (name, set_to_zero) in numbers {
+    let with = |set: fn(&mut WorkerSettings)| {
         let mut settings = WorkerSettings::default();
-        set_to_zero(&mut settings);
+        set(&mut settings);
+        settings
+    };
+    let numbers = [
+        ("concurrency", with(|settings| settings.concurrency = 0)),
+        ("batch", with(|settings| settings.batch = 0)),
+        ("max_held", with(|settings| settings.max_held = 0)),
+        ("max_held_bytes", with(|settings| settings.max_held_bytes = 0)),
+        ("max_panics", with(|settings| settings.max_panics = 0)),
+    ];
+    for (name, settings) in numbers {
         let error = build(settings).expect_err(name);
         assert!(error.to_string().contains(name), "{name}: {error}");
     }
