@@ -79,8 +79,9 @@ const REQUIRE: &str = "HAPAX_REQUIRE";
 /// The variable that says how many tests of a binary run at once.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// Most tests of servers and processes wait more than they compute.
-const TEST_THREADS_PER_CORE: usize = 2;
+/// Two binaries run at once, so a core has two tests: most wait more than they compute, and with more of them tests of
+/// time limits fail.
+const TEST_THREADS_PER_CORE: usize = 1;
 
 /// The number of tests of one binary that run at once.
 fn test_threads() -> usize {

@@ -19,9 +19,10 @@ mod server;
 mod systems;
 mod traffic;
 
-use std::env;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
@@ -153,6 +154,9 @@ impl DemoEnd {
 /// The exit code with which a shell reports Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
+/// How long the stores of a run may take to close. Their threads still write beside their files meanwhile.
+const CLOSING: Duration = Duration::from_secs(10);
+
 /// The files of a run. Dropping it removes them.
 #[derive(Debug)]
 struct RunFolder(TempDir);
@@ -172,6 +176,14 @@ impl RunFolder {
             println!("\nFiles of this run: {}", self.0.keep().display());
             return Ok(());
         }
-        self.0.close().context("cannot remove the temporary folder")
+        let begun = Instant::now();
+        loop {
+            match fs::remove_dir_all(self.path()) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && begun.elapsed() < CLOSING => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                removed => return removed.context("cannot remove the temporary folder"),
+            }
+        }
     }
 }

@@ -206,6 +206,12 @@ async fn two_members() {
         paths().iter().any(|path| path == "/second")
     })
     .await;
+    let shared = paths().len();
+    until("both members work side by side", async || {
+        send_to_both();
+        ["/first", "/second"].iter().all(|path| paths()[shared..].iter().any(|seen| seen == path))
+    })
+    .await;
     assert_orderly(first.terminate());
     let by_first = paths().iter().filter(|path| *path == "/first").count();
     send_to_both();

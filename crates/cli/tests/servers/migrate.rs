@@ -162,7 +162,7 @@ async fn later_letter(schema: &PostgresSchema) {
     for verb in ["redrive", "drop"] {
         let stale = run(&["dead", verb, id, "--seen", seen, "--database", &url]).await;
         let told = String::from_utf8_lossy(&stale.stdout);
-        assert!(stale.status.code() == Some(1) && told.starts_with("has changed since"), "{verb}: {told}");
+        assert!(stale.status.code() == Some(1) && told.contains("has changed since"), "{verb}: {told}");
     }
 }
 

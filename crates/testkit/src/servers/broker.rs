@@ -24,6 +24,10 @@ pub trait BrokerKind: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     const READY: &'static str;
 
+    /// The arguments of the server that tests share.
+    #[doc(hidden)]
+    const SHARED: &'static [&'static str];
+
     /// The arguments of one member of a cluster.
     #[doc(hidden)]
     fn member(addresses: &[SocketAddr], index: usize) -> Vec<String>;
@@ -49,6 +53,7 @@ pub type KafkaServer = BrokerServer<Kafka>;
 impl BrokerKind for Nats {
     const NAME: &'static str = "nats";
     const READY: &'static str = "Server is ready";
+    const SHARED: &'static [&'static str] = &[];
 
     fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
         let route = |address: &SocketAddr| format!("nats://{}", second(*address));
@@ -67,6 +72,8 @@ impl BrokerKind for Nats {
 impl BrokerKind for Kafka {
     const NAME: &'static str = "kafka";
     const READY: &'static str = "Kafka Server started";
+    // It is never restarted, and on a busy machine the short time of the fixture would take its topics away.
+    const SHARED: &'static [&'static str] = &["broker.session.timeout.ms=30000"];
 
     fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
         let voter = |(index, address): (usize, &SocketAddr)| format!("{}@{}", index + 1, second(*address));
@@ -171,7 +178,7 @@ impl<K: BrokerKind> BrokerServer<K> {
         if let Some(server) = &*shared {
             return Ok(Arc::clone(server));
         }
-        let server = Arc::new(Self::start(&[]).await?);
+        let server = Arc::new(Self::start(K::SHARED).await?);
         *shared = Some(Arc::clone(&server));
         Ok(server)
     }
