@@ -271,6 +271,6 @@ async fn what_was_seen_of_a_letter_does_not_count_for_a_later_one_with_its_numbe
     for arguments in [&["redrive", &id(1), "--not-done", "--seen", &seen][..], &["drop", &id(1), "--seen", &seen]] {
         let stale = dead(&path, arguments);
         assert_eq!(stale.status.code(), Some(1), "{stale:?}");
-        assert!(String::from_utf8(stale.stdout).unwrap().starts_with("has changed since it was seen"));
+        assert!(String::from_utf8(stale.stdout).unwrap().contains("has changed since it was seen"));
     }
 }
