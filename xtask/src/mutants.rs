@@ -69,7 +69,7 @@ struct NamedTest {
     test: String,
 }
 
-/// What runs, and for which bugs.
+/// The known bugs, and the tests that run for them.
 struct MutantPlan {
     root: PathBuf,
     mutants: Vec<String>,

@@ -7,7 +7,7 @@
 //! poller.rs     the thread that polls: connects, reads messages, pauses and resumes partitions
 //! rebalance.rs  the callback of the driver: takes partitions up, and waits for the worker before it lets them go
 //! taking.rs     where a partition is taken up, and what happens as its topic is deleted
-//! note.rs       what the metadata of a committed offset tell
+//! note.rs       the metadata of a committed offset
 //! topics.rs     the ids of topics, and whether the driver has seen an earlier topic of some name
 //! lanes.rs      what the thread, the worker and the settlements share
 //! progress.rs   how far a partition is done

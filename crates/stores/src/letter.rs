@@ -121,8 +121,8 @@ pub(crate) fn listed(reason: String, attempts: i64) -> (ListedReason, u32) {
     u32::try_from(attempts).map_or((ListedReason::Damaged, 0), |attempts| (ListedReason::from_name(reason), attempts))
 }
 
-/// What a write to a letter names, where each write of a letter has a number. A sequence that was set back, as by a
-/// restore, draws a number again, so the time of the letter is part of it.
+/// The version of a letter that a write must name: the number of the letter, its time and the time of its mark. The
+/// number alone is not enough, because a sequence that a restore set back draws it again.
 pub(crate) fn seen(number: i64, at: Timestamp, marked_at: Option<Timestamp>) -> SeenLetter {
     SeenLetter { written: format!("{number}-{}", at.0), marked_at }
 }

@@ -75,7 +75,7 @@ pub(super) struct AssignedLanes {
 
 pub(super) struct AssignedLane {
     pub(super) lane: Lane,
-    /// What each commit tells, if the broker tells the id of the topic.
+    /// The metadata of each commit. None if the broker tells no ids of topics.
     note: Option<OffsetNote>,
     arrived: VecDeque<Delivery>,
     bytes: usize,

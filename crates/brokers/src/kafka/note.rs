@@ -1,4 +1,4 @@
-//! What the metadata of a committed offset tell.
+//! The metadata of a committed offset: the topic, and the number of its partitions as the group began to read it.
 
 use std::fmt;
 

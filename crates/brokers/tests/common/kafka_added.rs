@@ -1,5 +1,5 @@
-//! What a group that starts at the end skips: what was there as it began, and nothing in a partition that was added
-//! later.
+//! A group with `start=latest` skips the messages that were there as it began. In a partition that was added later, it
+//! skips none.
 
 use hapax_core::broker::Source;
 use rdkafka::TopicPartitionList;

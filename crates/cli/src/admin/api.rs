@@ -53,7 +53,7 @@ pub(crate) struct AdminApi {
     pub(crate) dead: Option<Arc<dyn DeadLetterStore>>,
     /// The outbox. None outside of a relay.
     pub(crate) outbox: Option<Arc<dyn OutboxUpkeep>>,
-    /// What the process does, under which policy.
+    /// The policy of the process, for operators.
     pub(crate) policy: PolicyDescription,
     /// Where each write is noted before and after it. Without it, nothing can be written.
     pub(crate) audit: Option<AuditFile>,

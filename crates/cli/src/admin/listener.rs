@@ -84,7 +84,7 @@ fn router(admin: AdminState) -> Router {
         .route("/metrics", any(metrics))
         .fallback(unknown_page)
         .layer(from_fn_with_state(admin.clone(), check_access))
-        // What follows needs no token: load balancers and probes send none.
+        // The routes from here on need no token: load balancers and probes send none.
         .route("/healthz", any("ok\n"))
         .route("/readyz", any(readyz))
         .merge(dashboard::router())

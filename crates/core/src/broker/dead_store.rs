@@ -15,10 +15,14 @@ use crate::store::Finding;
 /// the marked ones.
 #[async_trait]
 pub trait DeadLetterStore: DeadLetters {
-    /// What keeps letters from being written although the store replies. Call it at the start, and once a minute.
+    /// Looks for causes that keep letters from being written although the store replies. Call it at the start, and once
+    /// a minute.
     ///
     /// # Errors
     /// As a read of the store.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
     async fn check(&self) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }

@@ -121,7 +121,7 @@ pub struct BucketCursor {
     pub limit: u32,
 }
 
-/// What a relay reads.
+/// A request for the open rows of some buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadRequest {
     /// From where, and how far, each bucket is read.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::admin::api::values::{optional_text, unhex};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, no_audit_file};
 
-/// What every path of the API begins with.
+/// The first part of every path of the API.
 pub(crate) const PREFIX: &str = "/api/v1/";
 
 /// A call with its arguments. Those that the path names are in the path, and the others are the query of a read or the
@@ -21,7 +21,7 @@ pub(crate) const PREFIX: &str = "/api/v1/";
 pub(crate) trait ApiCall: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The path behind [`PREFIX`], with the names of arguments in braces.
     const PATH: &'static str;
-    /// What audit events call a write. None for a read.
+    /// The name of a write in audit events. None for a read.
     const WRITE: Option<&'static str> = None;
 
     type Answer: Serialize + DeserializeOwned + Send + 'static;
@@ -29,7 +29,7 @@ pub(crate) trait ApiCall: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Carries out the call, without audit events.
     fn carry_out(&self, api: &AdminApi) -> impl Future<Output = Result<Self::Answer, ApiError>> + Send;
 
-    /// What audit events say about a write: its target and its arguments, without headers and bodies.
+    /// The target and the arguments of a write, for audit events. Headers and bodies are left out.
     fn subject(&self) -> Value {
         Value::Null
     }
@@ -68,7 +68,7 @@ impl SentCall {
     pub(crate) fn of<C: ApiCall>(call: &C) -> Self {
         let mut members = members(call);
         members.retain(|_, value| !value.is_null());
-        // What the path names has no letter that a path must encode.
+        // A path names ids and record keys, which need no encoding.
         let segments = C::PATH.split('/').map(|segment| {
             let argument = segment.strip_prefix('{').and_then(|name| members.remove(name.strip_suffix('}')?));
             argument.map_or_else(|| segment.to_owned(), |value| plain(&value))
@@ -94,7 +94,7 @@ pub(crate) fn members(object: &impl Serialize) -> Map<String, Value> {
     }
 }
 
-/// What the `instance` of a problem begins with.
+/// The first part of the `instance` of a problem.
 pub(crate) const URN: &str = "urn:hapax:record:";
 
 /// A record key as its 32 digits, which may follow [`URN`].
@@ -133,7 +133,7 @@ pub(super) fn wrong_cursor() -> ApiError {
     ApiError::invalid("cursor: this process returned no such cursor")
 }
 
-/// What the process does, under which policy.
+/// A request for the policy of the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShowPolicy {}

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// The policy of a process, for operators.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PolicyDescription {
-    /// What the process is: `gateway`, for instance.
+    /// The kind of the process, such as `gateway`.
     pub(crate) process: String,
     version: String,
     pub(crate) namespace: String,

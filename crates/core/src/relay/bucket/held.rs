@@ -57,7 +57,7 @@ pub(in crate::relay) struct StartedRow {
     pub(in crate::relay) is_retry: bool,
 }
 
-/// What happened to a row that was read.
+/// Whether a bucket holds a row that was read, or the reason why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::relay) enum TakenRow {
     /// It is held now.

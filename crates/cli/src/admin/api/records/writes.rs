@@ -1,4 +1,4 @@
-//! What operators decide about records.
+//! The decisions of operators about records: resolve, reopen, release, purge.
 
 use hapax::Token;
 use hapax::http::RecordedResponse;
@@ -89,7 +89,7 @@ pub(crate) struct ResolveDecision {
     pub(crate) body: Option<TextOrHex>,
 }
 
-/// What an operator found out about an operation.
+/// The outcome of an operation, as an operator found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FoundOutcome {
