@@ -39,7 +39,8 @@ enum TopicPhase {
         /// Whether the sink took an event since then.
         has_succeeded: bool,
     },
-    /// It was left out before, and is read. The sink has taken nothing since.
+    /// It was left out before, and is read: the buckets that are read from their first rows, one after the other, show
+    /// its rows. The sink has taken none since.
     Tried,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct TopicFailure {
     pub(super) now: Duration,
     /// When it may be published again.
     pub(super) due: Duration,
-    /// Whether its bucket holds as many rows that have failed as it has room for.
+    /// Whether as many rows of its bucket have failed as the bucket has room for.
     pub(super) is_full: bool,
 }
 
@@ -71,9 +72,10 @@ impl FailingTopics {
         }
         let name = EventTopic::of(event);
         let Some(topic) = self.0.get_mut(&name) else { return };
-        match &mut topic.phase {
-            TopicPhase::LeftOut { has_succeeded, .. } => *has_succeeded = true,
-            TopicPhase::Read | TopicPhase::Tried => drop(self.0.remove(&name)),
+        match topic.phase {
+            TopicPhase::LeftOut { since, .. } => topic.phase = TopicPhase::LeftOut { since, has_succeeded: true },
+            TopicPhase::Read => drop(self.0.remove(&name)),
+            TopicPhase::Tried => topic.phase = TopicPhase::LeftOut { since: Duration::ZERO, has_succeeded: true },
         }
     }
 
@@ -99,7 +101,7 @@ impl FailingTopics {
         true
     }
 
-    /// Returns whether a topic is read again that was left out.
+    /// Ends that topics are left out. Returns whether all buckets are to be read from their first rows.
     pub(super) fn end(&mut self, now: Duration) -> bool {
         let mut has_ended = false;
         self.0.retain(|_, topic| {
@@ -110,8 +112,7 @@ impl FailingTopics {
                     false
                 }
                 TopicPhase::LeftOut { .. } if is_late => {
-                    has_ended = true; // T4
-                    (topic.phase, topic.due) = (TopicPhase::Tried, now);
+                    (topic.phase, topic.due) = (TopicPhase::Tried, now); // T4
                     true
                 }
                 TopicPhase::LeftOut { .. } => true,
@@ -179,9 +180,20 @@ mod tests {
     fn a_topic_without_a_failure_for_long_is_tried_and_left_out_at_its_next_failure() {
         let mut topics = left_out();
         assert!(!topics.end(NOW + WITHOUT_FAILURE - MS));
-        assert!(topics.end(NOW + WITHOUT_FAILURE), "T4");
+        assert_eq!(topics.left_out().len(), 1);
+        assert!(!topics.end(NOW + WITHOUT_FAILURE), "T4 sets no cursor back");
         assert!(topics.left_out().is_empty());
         assert!(fail(&mut topics, false), "T2");
+    }
+
+    #[test]
+    fn a_topic_that_is_tried_and_takes_an_event_is_read_from_the_first_rows() {
+        let mut topics = left_out();
+        assert!(!topics.end(NOW + WITHOUT_FAILURE), "T4");
+        topics.succeed(&event());
+        assert!(topics.end(NOW + WITHOUT_FAILURE), "T3");
+        assert!(topics.left_out().is_empty());
+        assert!(!fail(&mut topics, true), "it counts from the start");
     }
 
     #[test]

@@ -31,9 +31,9 @@ impl BucketRows {
         self.failing
     }
 
-    /// Whether no more rows that have failed are to be held.
+    /// Whether as many rows have failed, and are held or deferred, as are held at most.
     pub(in crate::relay) fn is_full_of_failing(&self, room: FailingRoom) -> bool {
-        self.failing >= room.rows || self.failing_bytes > room.bytes
+        self.failing + self.deferred.len() >= room.rows || self.failing_bytes > room.bytes
     }
 
     /// The number of rows in flight.
