@@ -1,43 +1,111 @@
 //! The table of the systems, in the order in which help texts list their URLs.
 
-use anyhow::anyhow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::source::NamedSource;
 
 /// A system. It has a row also in a build without it.
-#[derive(Debug)]
-pub struct SystemRow {
+struct SystemRow {
     /// The name, for errors.
-    pub name: &'static str,
+    name: &'static str,
     /// The feature that builds it in. None: it is in every build.
-    pub feature: Option<&'static str>,
+    feature: Option<&'static str>,
     /// The schemes of its URLs.
-    pub schemes: &'static [&'static str],
-    is_built_in: bool,
+    schemes: &'static [&'static str],
+    /// None: it is not in this build.
+    offers: Option<&'static Offers>,
+}
+
+/// What the URLs of a system may name.
+pub(crate) struct Offers {
+    pub(crate) source: Option<Offer<dyn NamedSource>>,
+}
+
+impl Offers {
+    pub(crate) const NONE: Self = Self { source: None };
+}
+
+/// How the URLs of an offer are written, for help and errors, and what reads them.
+pub(crate) struct Offer<T: ?Sized> {
+    pub(crate) form: &'static str,
+    pub(crate) read: fn(&str) -> Result<Arc<T>>,
 }
 
 macro_rules! systems {
-    (@feature) => { (None, true) };
-    (@feature $feature:literal) => { (Some($feature), cfg!(feature = $feature)) };
-    ($($name:literal $(feature $feature:literal)? schemes $schemes:expr;)*) => {
+    ($($name:literal $module:ident $(feature $feature:literal)? schemes $schemes:expr;)*) => {
         const SYSTEMS: &[SystemRow] = &[$({
-            let (feature, is_built_in) = systems!(@feature $($feature)?);
-            SystemRow { name: $name, feature, schemes: &$schemes, is_built_in }
+            systems!(@offers $module $($feature)?);
+            SystemRow { name: $name, feature: FEATURE, schemes: &$schemes, offers: OFFERS }
         }),*];
+    };
+    (@offers $module:ident) => {
+        const FEATURE: Option<&str> = None;
+        const OFFERS: Option<&Offers> = Some(&crate::$module::OFFERS);
+    };
+    (@offers $module:ident $feature:literal) => {
+        const FEATURE: Option<&str> = Some($feature);
+        #[cfg(feature = $feature)]
+        const OFFERS: Option<&Offers> = Some(&crate::$module::OFFERS);
+        #[cfg(not(feature = $feature))]
+        const OFFERS: Option<&Offers> = None;
     };
 }
 
 systems! {
-    "Kafka" feature "kafka" schemes ["kafka"];
-    "NATS" feature "nats" schemes ["nats"];
-    "SQLite" feature "sqlite" schemes ["sqlite"];
-    "Redis" feature "redis" schemes ["redis", "rediss", "unix"];
-    "PostgreSQL" feature "postgres" schemes ["postgres", "postgresql"];
-    "memory:" schemes ["memory"];
-    "webhooks" schemes ["https", "http"];
+    "Kafka" kafka feature "kafka" schemes ["kafka"];
+    "NATS" nats feature "nats" schemes ["nats"];
+    "SQLite" sqlite feature "sqlite" schemes ["sqlite"];
+    "Redis" redis feature "redis" schemes ["redis", "rediss", "unix"];
+    "PostgreSQL" postgres feature "postgres" schemes ["postgres", "postgresql"];
+    "memory:" memory schemes ["memory"];
+    "webhooks" webhook schemes ["https", "http"];
+}
+
+/// What a setting wants from a system.
+pub(crate) struct UrlRole<T: ?Sized + 'static> {
+    /// The name in errors.
+    pub(crate) name: &'static str,
+    pub(crate) offer: fn(&Offers) -> Option<&Offer<T>>,
+}
+
+impl<T: ?Sized> UrlRole<T> {
+    /// Reads a URL with this role.
+    ///
+    /// # Errors
+    /// If no system of this build has the role under the scheme, or the URL is not one of that system.
+    pub(crate) fn read(&self, url: &str) -> Result<Arc<T>> {
+        let (scheme, rest) = url.split_once(':').with_context(|| {
+            let (name, forms) = (self.name, self.forms());
+            format!("the {name} must be a URL: {forms}")
+        })?;
+        if let Some(error) = not_built_in(scheme) {
+            return Err(error);
+        }
+        let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme));
+        if let Some(offer) = row.and_then(|row| row.offers).and_then(self.offer) {
+            return (offer.read)(url);
+        }
+        let (name, forms) = (self.name, self.forms());
+        if !rest.is_empty() && scheme.chars().all(|letter| letter.is_ascii_alphanumeric()) {
+            bail!("there is no {name} for the scheme {scheme:?}; this build has {forms}");
+        }
+        // The scheme may be a part of a password.
+        bail!("the URL does not begin with the scheme of a {name}; this build has {forms}")
+    }
+
+    /// The URLs with this role in this build, for help and errors.
+    pub(crate) fn forms(&self) -> String {
+        let offers = SYSTEMS.iter().filter_map(|row| row.offers).filter_map(self.offer);
+        offers.map(|offer| offer.form).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// The features of this build that add systems, sorted.
 pub fn features() -> impl Iterator<Item = &'static str> {
-    let mut features: Vec<_> = SYSTEMS.iter().filter(|row| row.is_built_in).filter_map(|row| row.feature).collect();
+    let built_in = SYSTEMS.iter().filter(|row| row.offers.is_some());
+    let mut features: Vec<_> = built_in.filter_map(|row| row.feature).collect();
     features.sort_unstable();
     features.into_iter()
 }
@@ -45,7 +113,7 @@ pub fn features() -> impl Iterator<Item = &'static str> {
 /// The error for a URL whose system is not in this build. None if the system is built in, or if no system has the
 /// scheme.
 pub fn not_built_in(scheme: &str) -> Option<anyhow::Error> {
-    let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme) && !row.is_built_in)?;
+    let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme) && row.offers.is_none())?;
     let feature = row.feature.unwrap_or_default();
     Some(anyhow!("this build does not include {}; build it with the feature `{feature}`", row.name))
 }

@@ -11,11 +11,11 @@ use hapax::broker::{DeadLetterStore, Source};
 use hapax::outbox::{OutboxUpkeep, Sink};
 use hapax::runtime::{Runtime, Tokio};
 use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs, Systems};
+use hapax_systems::SourceUrl;
 
 use crate::serve::exit::CommandError;
 use crate::serve::logs::{Log, LogSettings};
 use crate::store::wiring::sinks::EventSink;
-use crate::store::wiring::sources::SourceUrl;
 use crate::store::wiring::{StoreUrl, dead, outbox};
 
 pub(crate) use hapax_demo::end_with_demo;

@@ -5,7 +5,6 @@ pub(crate) mod dead;
 pub(crate) mod files;
 pub(crate) mod outbox;
 pub(crate) mod sinks;
-pub(crate) mod sources;
 pub(crate) mod tables;
 
 use std::path::PathBuf;

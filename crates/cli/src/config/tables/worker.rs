@@ -8,6 +8,7 @@ use hapax::http::StatusOutcomes;
 use hapax::outbox::TopicTemplate;
 use hapax::worker::{KeyRule, MessageIdentity, TenantRule, WorkerSettings};
 use hapax::{OnBusy, OnLapse, Policy, Repeatable, Settings};
+use hapax_systems::SourceUrl;
 use http::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 
@@ -23,7 +24,6 @@ use crate::config::tables::{log, store};
 use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::DeadLetterPlace;
-use crate::store::wiring::sources::SourceUrl;
 use crate::upstream::client::Upstream;
 use crate::worker::target::LONGEST_RETRY_AFTER;
 

@@ -1,0 +1,5 @@
+//! Databases of PostgreSQL.
+
+use crate::table::Offers;
+
+pub(crate) const OFFERS: Offers = Offers::NONE;

@@ -1,0 +1,5 @@
+//! Endpoints of webhooks.
+
+use crate::table::Offers;
+
+pub(crate) const OFFERS: Offers = Offers::NONE;
