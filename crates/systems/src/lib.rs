@@ -15,11 +15,14 @@ mod redis;
 mod sqlite;
 
 mod memory;
+mod sink;
 mod source;
 mod table;
 mod watch;
 mod webhook;
 
+pub use sink::SinkUrl;
 pub use source::SourceUrl;
 pub use table::{features, not_built_in};
 pub use watch::WatchedFile;
+pub use webhook::{DEFAULT_ENDPOINT, EndpointSettings};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::sink::NamedSink;
 use crate::source::NamedSource;
 
 /// A system. It has a row also in a build without it.
@@ -21,10 +22,11 @@ struct SystemRow {
 /// What the URLs of a system may name.
 pub(crate) struct Offers {
     pub(crate) source: Option<Offer<dyn NamedSource>>,
+    pub(crate) sink: Option<Offer<dyn NamedSink>>,
 }
 
 impl Offers {
-    pub(crate) const NONE: Self = Self { source: None };
+    pub(crate) const NONE: Self = Self { source: None, sink: None };
 }
 
 /// How the URLs of an offer are written, for help and errors, and what reads them.

@@ -11,11 +11,10 @@ use hapax::broker::{DeadLetterStore, Source};
 use hapax::outbox::{OutboxUpkeep, Sink};
 use hapax::runtime::{Runtime, Tokio};
 use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs, Systems};
-use hapax_systems::SourceUrl;
+use hapax_systems::{SinkUrl, SourceUrl};
 
 use crate::serve::exit::CommandError;
 use crate::serve::logs::{Log, LogSettings};
-use crate::store::wiring::sinks::EventSink;
 use crate::store::wiring::{StoreUrl, dead, outbox};
 
 pub(crate) use hapax_demo::end_with_demo;
@@ -91,7 +90,7 @@ impl Systems for WiredSystems {
     }
 
     async fn sink(&self, url: &str) -> Result<Arc<dyn Sink>> {
-        Ok(EventSink { place: url.parse()?, template: None }.open(self.runtime()).await?)
+        Ok(url.parse::<SinkUrl>()?.open(self.runtime()).await?)
     }
 
     fn outbox(&self, database: &str) -> Result<Arc<dyn OutboxUpkeep>> {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use hapax::outbox::Sink;
 use hapax::runtime::Runtime;
 use hapax::{Error, ErrorKind};
+use hapax_systems::SinkUrl;
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 use crate::causes::in_words;
 use crate::serve::exit::CommandError;
-use crate::store::wiring::sinks::EventSink;
 
 /// How long a broker may take until its sink is open.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -41,11 +41,7 @@ impl SinkSlot {
     ///
     /// # Errors
     /// If an operator must change something first.
-    pub(crate) async fn open(
-        &self,
-        sink: &EventSink,
-        runtime: &Arc<dyn Runtime>,
-    ) -> Result<Arc<dyn Sink>, CommandError> {
+    pub(crate) async fn open(&self, sink: &SinkUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Sink>, CommandError> {
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match open_once(sink, runtime).await {
@@ -66,15 +62,12 @@ impl SinkSlot {
 ///
 /// # Errors
 /// If its broker cannot be reached or refuses the relay, or a file does not exist.
-pub(crate) async fn open_for_check(
-    sink: &EventSink,
-    runtime: &Arc<dyn Runtime>,
-) -> Result<Arc<dyn Sink>, CommandError> {
+pub(crate) async fn open_for_check(sink: &SinkUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Sink>, CommandError> {
     sink.refuse_missing_tables().map_err(CommandError::cannot_start)?;
     open_once(sink, runtime).await.map_err(lasting)
 }
 
-async fn open_once(sink: &EventSink, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Sink>, Error> {
+async fn open_once(sink: &SinkUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Sink>, Error> {
     let late = || Err(Error::new(ErrorKind::NotApplied, format!("the sink does not reply within {TIME_LIMIT:?}")));
     timeout(TIME_LIMIT, sink.open(Arc::clone(runtime))).await.unwrap_or_else(|_| late())
 }

@@ -113,7 +113,7 @@ async fn publish(config: &RelayConfig, frame: &ProcessFrame) -> Result<ExitCode,
     describe_relay();
     let private = frame.bind_admin().await?;
     let opened = OpenedRelay::create(config)?;
-    register_relay(&config.sink.place.name(), config.sink.place.endpoints());
+    register_relay(&config.sink.name(), config.sink.endpoints());
     let slot = Arc::new(SinkSlot::default());
     let health = Arc::new(opened.health(&slot));
     // From here on /readyz tells what the relay waits for.
@@ -155,7 +155,7 @@ fn refuse_short_retention(config: &RelayConfig, sink: &dyn Sink) -> Result<(), C
 
 fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
     let policy = PolicyDescription::new("relay", RELAY_NAMESPACE)
-        .with("sink", json!(config.sink.place.name()))
+        .with("sink", json!(config.sink.name()))
         .with("retention_seconds", json!(config.relay.retention.map(|kept| kept.as_secs())))
         .with("max_in_flight", json!(config.relay.max_in_flight));
     let api = AdminApi::new(policy, config.admin.audit_file.clone());

@@ -4,7 +4,6 @@
 pub(crate) mod dead;
 pub(crate) mod files;
 pub(crate) mod outbox;
-pub(crate) mod sinks;
 pub(crate) mod tables;
 
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use hapax::Millis;
 use hapax::outbox::TopicTemplate;
 use hapax::relay::RelaySettings;
+use hapax_systems::{DEFAULT_ENDPOINT, SinkUrl};
 
 use crate::config::AdminConfig;
 use crate::config::reader::file::EndpointTable;
@@ -19,7 +20,6 @@ use crate::config::tables::log;
 use crate::config::tables::store::default_data_dir;
 use crate::serve::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
-use crate::store::wiring::sinks::{DEFAULT_ENDPOINT, EndpointSettings, EventSink, SinkPlace};
 use crate::store::wiring::tables::{SCHEMES, Tables};
 
 pub(crate) const TABLE: &str = "relay";
@@ -91,7 +91,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
 #[derive(Debug)]
 pub(crate) struct RelayConfig {
     pub(crate) database: StoreUrl,
-    pub(crate) sink: EventSink,
+    pub(crate) sink: SinkUrl,
     pub(crate) relay: RelaySettings,
     /// Whether the database tells the relay of new rows.
     pub(crate) has_notifications: bool,
@@ -126,7 +126,7 @@ impl RelayConfig {
 
     /// Lists every value with its origin, and every endpoint.
     pub(crate) fn show(&self) -> String {
-        let template = self.sink.template.as_ref().map(|template| ("topic-template", template.to_string()));
+        let template = self.sink.template().map(|template| ("topic-template", template.to_string()));
         let audit = self.admin.audit_file.as_ref().map(|path| ("audit-file", path.display().to_string()));
         let derived = template.into_iter().chain(audit).collect();
         show::settings(Configured::Relay, &self.values, &derived) + &self.endpoints
@@ -140,25 +140,22 @@ fn database(text: &str) -> Result<StoreUrl, anyhow::Error> {
 }
 
 /// The sink of `--sink`, or the endpoints of the file.
-fn sink(values: &Values, endpoints: &[EndpointTable]) -> Result<EventSink, anyhow::Error> {
+fn sink(values: &Values, endpoints: &[EndpointTable]) -> Result<SinkUrl, anyhow::Error> {
     let secrets = values.maybe("webhook-secret-file", |path| endpoint::secrets(path.as_ref()))?;
-    let place = match (values.maybe("sink", str::parse::<SinkPlace>)?, secrets) {
+    let sink = match (values.maybe("sink", str::parse::<SinkUrl>)?, secrets) {
         (Some(_), _) if !endpoints.is_empty() => {
             bail!("{}: with --sink, no endpoint of the file is used; remove one of them", endpoints[0].line)
         }
-        (Some(SinkPlace::Webhooks(endpoints)), Some(secrets)) => {
-            let signed = |(name, endpoint)| (name, EndpointSettings { secrets: secrets.clone(), ..endpoint });
-            SinkPlace::Webhooks(endpoints.into_iter().map(signed).collect())
-        }
-        (Some(place), None) if place.is_signed() => {
+        (Some(sink), Some(secrets)) if sink.is_signed() => sink.signed_with(&secrets),
+        (Some(sink), None) if sink.is_signed() => {
             return Err(values.wrong("sink", "webhooks are always signed; add --webhook-secret-file FILE"));
         }
-        (Some(place), None) => place,
+        (Some(sink), None) => sink,
         (_, Some(_)) => return Err(values.wrong("webhook-secret-file", "only an https:// sink uses it; remove it")),
         (None, None) if endpoints.is_empty() => return Err(values.missing("sink")),
-        (None, None) => SinkPlace::Webhooks(endpoint::endpoints(endpoints)?),
+        (None, None) => SinkUrl::webhooks(endpoint::endpoints(endpoints)?),
     };
-    let is_one_endpoint = matches!(place, SinkPlace::Webhooks(_)) && endpoints.is_empty();
+    let is_one_endpoint = sink.is_signed() && endpoints.is_empty();
     let template = match values.maybe("topic-template", |text| Ok(text.parse::<TopicTemplate>()?))? {
         Some(_) if is_one_endpoint => {
             return Err(values.wrong("topic-template", "all events go to the one endpoint of --sink; remove it"));
@@ -166,7 +163,7 @@ fn sink(values: &Values, endpoints: &[EndpointTable]) -> Result<EventSink, anyho
         None if is_one_endpoint => Some(DEFAULT_ENDPOINT.parse()?),
         given => given,
     };
-    Ok(EventSink { place, template })
+    Ok(template.into_iter().fold(sink, SinkUrl::with_topic))
 }
 
 fn relay_settings(values: &Values) -> Result<RelaySettings, anyhow::Error> {

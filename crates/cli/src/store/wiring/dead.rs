@@ -5,9 +5,9 @@ use anyhow::{Context, anyhow};
 use hapax::broker::DeadLetterStore;
 use hapax::outbox::TopicTemplate;
 use hapax::runtime::Runtime;
+use hapax_systems::SinkUrl;
 
 use super::StoreUrl;
-use super::sinks::{EventSink, SinkPlace};
 use crate::serve::exit::CommandError;
 
 /// The URLs that `hapax dead` accepts, for help and errors.
@@ -19,7 +19,7 @@ pub(crate) enum DeadLetterPlace {
     /// A store or a database. They come back from there by a redrive.
     Kept(StoreUrl),
     /// A broker, whose consumers read them.
-    Published(EventSink),
+    Published(SinkUrl),
 }
 
 impl DeadLetterPlace {
@@ -40,7 +40,7 @@ impl DeadLetterPlace {
     pub(crate) fn with_topic(self, template: TopicTemplate) -> Option<Self> {
         match self {
             Self::Kept(_) => None,
-            Self::Published(sink) => Some(Self::Published(EventSink { template: Some(template), ..sink })),
+            Self::Published(sink) => Some(Self::Published(sink.with_topic(template))),
         }
     }
 }
@@ -54,7 +54,7 @@ impl FromStr for DeadLetterPlace {
                 || format!("dead letters go to {SCHEMES}, or to kafka://HOST[/TOPIC] or nats://HOST[/SUBJECT]");
             return url.parse().map(Self::Kept).with_context(context);
         }
-        Ok(Self::Published(EventSink { place: url.parse::<SinkPlace>()?, template: None }))
+        url.parse().map(Self::Published)
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
+use hapax_systems::EndpointSettings;
 
 use crate::config::reader::file::EndpointTable;
 use crate::config::reader::parse;
 use crate::config::reader::values::{Parse, quote};
 use crate::files;
-use crate::store::wiring::sinks::EndpointSettings;
 
 /// Reads all endpoints.
 pub(super) fn endpoints(tables: &[EndpointTable]) -> Result<BTreeMap<String, EndpointSettings>, anyhow::Error> {
