@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use hapax::http::Tenant;
 use hapax::{Identity, Settings};
+use hapax_systems::StoreUrl;
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::serve::logs::LogSettings;
-use crate::store::wiring::StoreUrl;
 use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
 use reader::values::Values;

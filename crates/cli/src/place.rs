@@ -15,7 +15,7 @@ use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::config::audit_file_of;
 use crate::serve::exit::CommandError;
-use crate::store::wiring::{self, StoreUrl, schemes};
+use crate::store::opening;
 use remote::AdminClient;
 
 /// The admin address of a process.
@@ -116,13 +116,9 @@ impl PlaceArgs {
     }
 
     async fn open_store(&self, url: &str) -> Result<AdminApi, CommandError> {
-        let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("--store takes {}", schemes())));
-        let url: StoreUrl = url.parse().map_err(wrong)?;
-        if url.ends_with_process() {
-            return Err(CommandError::usage(anyhow!("memory: has no records of another process; name its store")));
-        }
+        let url = opening::read_store(url)?;
         let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
-        let store = wiring::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
+        let store = opening::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
         let audit = self.audit_file.clone().or_else(|| audit_file_of(&url));
         let records = RecordDesk::new(store, &Settings::default().policy, AnswerForm::Either);
         let policy = PolicyDescription::new("command", &self.namespace);

@@ -17,6 +17,7 @@ use crate::table::{Offer, Offers};
 pub(crate) const OFFERS: Offers = Offers {
     source: Some(Offer { form: "kafka://HOST/TOPIC?group=NAME", read: |url| Ok(Arc::new(url.parse::<KafkaUrl>()?)) }),
     sink: Some(Offer { form: "kafka://HOST[/TOPIC]", read: |url| Ok(Arc::new(url.parse::<KafkaSinkConfig>()?)) }),
+    ..Offers::NONE
 };
 
 #[async_trait]

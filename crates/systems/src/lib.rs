@@ -14,15 +14,21 @@ mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+mod database;
+mod dead_letters;
 mod memory;
 mod sink;
 mod source;
+mod store;
 mod table;
 mod watch;
 mod webhook;
 
+pub use database::Tables;
+pub use dead_letters::DeadLetterPlace;
 pub use sink::SinkUrl;
 pub use source::SourceUrl;
-pub use table::{features, not_built_in};
+pub use store::{OpenError, OpenedOutbox, OpenedStore, StoreUrl};
+pub use table::features;
 pub use watch::WatchedFile;
 pub use webhook::{DEFAULT_ENDPOINT, EndpointSettings};

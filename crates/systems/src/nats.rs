@@ -17,6 +17,7 @@ use crate::table::{Offer, Offers};
 pub(crate) const OFFERS: Offers = Offers {
     source: Some(Offer { form: "nats://HOST/STREAM?durable=NAME", read: |url| Ok(Arc::new(url.parse::<NatsUrl>()?)) }),
     sink: Some(Offer { form: "nats://HOST[/SUBJECT]", read: |url| Ok(Arc::new(url.parse::<NatsSinkConfig>()?)) }),
+    ..Offers::NONE
 };
 
 #[async_trait]

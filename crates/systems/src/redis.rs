@@ -1,5 +1,34 @@
 //! Redis and Valkey.
 
-use crate::table::Offers;
+use std::sync::Arc;
 
-pub(crate) const OFFERS: Offers = Offers::NONE;
+use hapax::broker::DeadLetterStore;
+use hapax::journal::StorePlace;
+use hapax::runtime::Runtime;
+use hapax::stores::{Redis, RedisDeadLetters, RedisUrl};
+
+use crate::store::{NamedStore, OpenedStore};
+use crate::table::{Offer, Offers};
+
+pub(crate) const OFFERS: Offers = Offers {
+    store: Some(Offer {
+        form: "redis://HOST, rediss://HOST, unix:///PATH",
+        read: |url| Ok(Arc::new(url.parse::<RedisUrl>()?)),
+    }),
+    dead_letters: Some("redis://HOST"),
+    ..Offers::NONE
+};
+
+impl NamedStore for RedisUrl {
+    fn place(&self) -> StorePlace {
+        self.place()
+    }
+
+    fn open(&self, runtime: Arc<dyn Runtime>) -> hapax::Result<OpenedStore> {
+        Redis::with(self, runtime).map(OpenedStore::new)
+    }
+
+    fn dead_letters(&self, runtime: Arc<dyn Runtime>) -> Option<hapax::Result<Arc<dyn DeadLetterStore>>> {
+        Some(RedisDeadLetters::with(self, runtime).map(|letters| Arc::new(letters) as _))
+    }
+}

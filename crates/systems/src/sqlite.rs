@@ -1,30 +1,125 @@
 //! Files of SQLite.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use hapax::broker::Source;
+use hapax::broker::{DeadLetterStore, Source};
+use hapax::journal::StorePlace;
+use hapax::ledger::LedgerRows;
 use hapax::outbox::{Sink, TopicTemplate};
 use hapax::runtime::Runtime;
+use hapax::store::Finding;
 use hapax::stores::{
-    SqliteFile, SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings, SqliteTables,
+    Sqlite, SqliteDeadLetters, SqliteFile, SqliteOutbox, SqliteQueue, SqliteSettings, SqliteSink, SqliteSinkConfig,
+    SqliteSource, SqliteSourceSettings, SqliteTables,
 };
 
+use crate::database::Tables;
 use crate::sink::NamedSink;
 use crate::source::NamedSource;
+use crate::store::{NamedStore, OpenedOutbox, OpenedStore};
 use crate::table::{Offer, Offers};
 use crate::watch::WatchedFile;
 
 pub(crate) const OFFERS: Offers = Offers {
     source: Some(Offer { form: "sqlite://PATH?queue=NAME", read: |url| Ok(Arc::new(source_queue(url)?)) }),
     sink: Some(Offer { form: "sqlite://PATH[?queue=NAME]", read: |url| Ok(Arc::new(sink_queue(url)?)) }),
+    store: Some(Offer { form: FILE, read: |url| Ok(Arc::new(file(url)?)) }),
+    database: Some(FILE),
+    dead_letters: Some(FILE),
 };
+
+const FILE: &str = "sqlite://PATH";
+
+/// The versions of the tables of the ledger, whose outbox this is, and of the relay.
+const OUTBOX: [i32; 2] = [2, 5];
 
 /// The version of the tables that has the queues.
 const QUEUES: i32 = 3;
+
+/// A file with tables.
+#[derive(Debug)]
+struct DatabaseFile(PathBuf);
+
+/// Reads `sqlite://PATH`.
+fn file(url: &str) -> Result<DatabaseFile> {
+    let path = url.strip_prefix("sqlite://").context("write sqlite://PATH, sqlite:///absolute/path.db for instance")?;
+    if path.contains('?') {
+        bail!("sqlite:// takes no parameters; remove the question mark and all behind it");
+    }
+    if path.is_empty() {
+        bail!("sqlite:// needs the path of a file, sqlite://hapax.db for instance");
+    }
+    Ok(DatabaseFile(path.into()))
+}
+
+impl NamedStore for DatabaseFile {
+    fn place(&self) -> StorePlace {
+        StorePlace::of_file("sqlite", &self.0)
+    }
+
+    fn open(&self, runtime: Arc<dyn Runtime>) -> hapax::Result<OpenedStore> {
+        // The gateway sweeps every store itself.
+        let settings = SqliteSettings::default().sweep_every(None);
+        Sqlite::with(&self.0, runtime, settings).map(OpenedStore::new)
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(&self.0)
+    }
+
+    fn tables(&self) -> Option<hapax::Result<Box<dyn Tables>>> {
+        Some(Ok(Box::new(SqliteTables::new(&self.0))))
+    }
+
+    fn outbox(&self, runtime: Arc<dyn Runtime>, _has_notifications: bool) -> Option<hapax::Result<OpenedOutbox>> {
+        Some(SqliteOutbox::with(&self.0, runtime).map(OpenedOutbox::new))
+    }
+
+    fn dead_letters(&self, runtime: Arc<dyn Runtime>) -> Option<hapax::Result<Arc<dyn DeadLetterStore>>> {
+        Some(SqliteDeadLetters::with(&self.0, runtime).map(|letters| Arc::new(letters) as _))
+    }
+
+    fn can_park(&self) -> bool {
+        true
+    }
+
+    fn watch(&self) -> hapax::Result<Option<Box<dyn WatchedFile>>> {
+        Ok(Some(Box::new(SqliteFile::at(&self.0)?)))
+    }
+}
+
+#[async_trait]
+impl Tables for SqliteTables {
+    async fn missing(&self) -> hapax::Result<Vec<i32>> {
+        self.missing()
+    }
+
+    async fn check(&self) -> hapax::Result<Vec<Finding>> {
+        // A table of SQLite draws no id that a row has.
+        Ok(Vec::new())
+    }
+
+    async fn lack_outbox(&self) -> hapax::Result<bool> {
+        // Each version of a file has tables of its own, and a service that needs no records has no table for them.
+        Ok(self.missing()?.iter().any(|version| OUTBOX.contains(version)))
+    }
+
+    async fn create(&self) -> hapax::Result<Vec<i32>> {
+        self.create()
+    }
+
+    async fn script(&self) -> hapax::Result<String> {
+        self.script()
+    }
+
+    fn into_ledger(self: Box<Self>) -> Arc<dyn LedgerRows> {
+        Arc::new(*self)
+    }
+}
 
 /// A queue in a file.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::sink::NamedSink;
 use crate::source::NamedSource;
+use crate::store::NamedStore;
 
 /// A system. It has a row also in a build without it.
 struct SystemRow {
@@ -23,10 +24,20 @@ struct SystemRow {
 pub(crate) struct Offers {
     pub(crate) source: Option<Offer<dyn NamedSource>>,
     pub(crate) sink: Option<Offer<dyn NamedSink>>,
+    pub(crate) store: Option<Offer<dyn NamedStore>>,
+    /// How the URLs of its stores are written that have tables.
+    pub(crate) database: Option<&'static str>,
+    /// How the URLs of its stores are written that keep dead letters.
+    pub(crate) dead_letters: Option<&'static str>,
 }
 
 impl Offers {
-    pub(crate) const NONE: Self = Self { source: None, sink: None };
+    pub(crate) const NONE: Self = Self { source: None, sink: None, store: None, database: None, dead_letters: None };
+
+    /// Whether the system only passes messages on. What is published there is for its consumers.
+    pub(crate) fn is_broker(&self) -> bool {
+        self.source.is_some() && self.sink.is_some() && self.store.is_none()
+    }
 }
 
 /// How the URLs of an offer are written, for help and errors, and what reads them.
@@ -104,6 +115,21 @@ impl<T: ?Sized> UrlRole<T> {
     }
 }
 
+/// The forms of the systems of this build that have one, as a choice.
+pub(crate) fn one_of(form: impl Fn(&Offers) -> Option<&'static str>) -> String {
+    let forms: Vec<_> = SYSTEMS.iter().filter_map(|row| row.offers).filter_map(form).collect();
+    match &forms[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        one_or_none => one_or_none.concat(),
+    }
+}
+
+/// Whether this is a scheme of a broker of this build.
+pub(crate) fn is_broker(scheme: &str) -> bool {
+    let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme));
+    row.and_then(|row| row.offers).is_some_and(Offers::is_broker)
+}
+
 /// The features of this build that add systems, sorted.
 pub fn features() -> impl Iterator<Item = &'static str> {
     let built_in = SYSTEMS.iter().filter(|row| row.offers.is_some());
@@ -114,7 +140,7 @@ pub fn features() -> impl Iterator<Item = &'static str> {
 
 /// The error for a URL whose system is not in this build. None if the system is built in, or if no system has the
 /// scheme.
-pub fn not_built_in(scheme: &str) -> Option<anyhow::Error> {
+fn not_built_in(scheme: &str) -> Option<anyhow::Error> {
     let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme) && row.offers.is_none())?;
     let feature = row.feature.unwrap_or_default();
     Some(anyhow!("this build does not include {}; build it with the feature `{feature}`", row.name))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use hapax::broker::{DeadLetterId, DeadReason, SeenLetter};
 use hapax::runtime::Tokio;
+use hapax_systems::{DeadLetterPlace, StoreUrl};
 
 use super::print::{line, object};
 use crate::admin::api::AdminApi;
@@ -16,8 +17,7 @@ use crate::admin::api::calls::{ApiCall, LARGEST_PAGE, members};
 use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
 use crate::place::{AdminArgs, CalledPlace};
 use crate::serve::exit::CommandError;
-use crate::store::wiring::StoreUrl;
-use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
+use crate::store::opening::{open_dead_letters, read_url};
 
 /// The arguments of `hapax dead`.
 #[derive(Debug, clap::Args)]
@@ -184,14 +184,14 @@ impl Place {
                 return Err(CommandError::usage(anyhow!(message)));
             }
         };
-        if is_at_broker(url) {
+        if DeadLetterPlace::is_at_broker(url) {
             let message = "a broker has dead letters for its consumers: read them there with the broker's own tools, \
                            and send a message again to repeat it";
-            return Err(CommandError::usage(anyhow!("{flag} takes {SCHEMES}: {message}")));
+            let forms = StoreUrl::dead_letter_forms();
+            return Err(CommandError::usage(anyhow!("{flag} takes {forms}: {message}")));
         }
-        let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("{flag} takes {SCHEMES}")));
-        let url: StoreUrl = url.parse().map_err(wrong)?;
-        let letters = open(&url, Arc::new(Tokio::current()))?;
+        let url = read_url(flag, url, StoreUrl::dead_letter_forms)?;
+        let letters = open_dead_letters(&url, Arc::new(Tokio::current()))?;
         Ok(CalledPlace::unaudited(|api| AdminApi { dead: Some(letters), ..api }))
     }
 }

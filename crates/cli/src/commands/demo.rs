@@ -11,11 +11,10 @@ use hapax::broker::{DeadLetterStore, Source};
 use hapax::outbox::{OutboxUpkeep, Sink};
 use hapax::runtime::{Runtime, Tokio};
 use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs, Systems};
-use hapax_systems::{SinkUrl, SourceUrl};
+use hapax_systems::{SinkUrl, SourceUrl, StoreUrl};
 
 use crate::serve::exit::CommandError;
 use crate::serve::logs::{Log, LogSettings};
-use crate::store::wiring::{StoreUrl, dead, outbox};
 
 pub(crate) use hapax_demo::end_with_demo;
 
@@ -94,11 +93,10 @@ impl Systems for WiredSystems {
     }
 
     fn outbox(&self, database: &str) -> Result<Arc<dyn OutboxUpkeep>> {
-        let opened = outbox::create(&database.parse()?, self.runtime(), false).map_err(CommandError::into_error)?;
-        Ok(opened.upkeep)
+        Ok(database.parse::<StoreUrl>()?.outbox(self.runtime(), false)?.upkeep)
     }
 
     fn dead_letters(&self, database: &str) -> Result<Arc<dyn DeadLetterStore>> {
-        dead::create(&database.parse()?, self.runtime()).map_err(CommandError::into_error)
+        Ok(database.parse::<StoreUrl>()?.dead_letters(self.runtime())?)
     }
 }

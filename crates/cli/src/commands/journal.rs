@@ -10,10 +10,11 @@ use hapax::journal::{FileJournal, FileJournalSettings, Spilled, StorePlace};
 use hapax::machine::Completed;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Protocol;
+use hapax_systems::{OpenedStore, StoreUrl};
 
 use crate::serve::exit::{CommandError, request};
 use crate::store::checks::usable;
-use crate::store::wiring::{self, OpenedStore, StoreUrl, schemes};
+use crate::store::opening;
 
 /// The arguments of `hapax journal`.
 #[derive(Debug, clap::Args)]
@@ -60,14 +61,10 @@ fn place(text: &str) -> Result<StorePlace, String> {
 
 pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {
     let JournalCommand::Adopt(args) = args.action;
-    let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("--store takes {}", schemes())));
-    let url: StoreUrl = args.store.parse().map_err(wrong)?;
-    if url.ends_with_process() {
-        return Err(CommandError::usage(anyhow!("memory: has no records of another process; name its store")));
-    }
+    let url = opening::read_store(&args.store)?;
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
     let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
-    let store = wiring::open_existing(&url, Arc::clone(&runtime)).await?.ok_or_else(missing)?;
+    let store = opening::open_existing(&url, Arc::clone(&runtime)).await?.ok_or_else(missing)?;
     usable(store.inspect.check()).await.map_err(|failure| CommandError::cannot_start(failure.into_error()))?;
     if !args.data_dir.is_dir() {
         let message = anyhow!("{} is not a directory; name that of the journal", args.data_dir.display());

@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
+use hapax_systems::{StoreUrl, Tables};
+
 use crate::serve::exit::CommandError;
-use crate::store::wiring::tables::{SCHEMES, Tables};
 
 /// The arguments of `hapax migrate`.
 #[derive(Debug, clap::Args)]
@@ -26,14 +28,15 @@ pub(crate) struct MigrateArgs {
 }
 
 pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
-    let tables = Tables::at(&args.database);
-    let tables = tables.map_err(|error| CommandError::usage(error.context(format!("--database takes {SCHEMES}"))))?;
+    let tables = args.database.parse().and_then(|url: StoreUrl| url.tables());
+    let context = || format!("--database takes {}", StoreUrl::database_forms());
+    let tables = tables.with_context(context).map_err(CommandError::usage)?;
     if args.print {
         print!("{}", tables.script().await.map_err(CommandError::cannot_start)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
-        return check(&tables).await;
+        return check(&*tables).await;
     }
     let applied = tables.create().await.map_err(CommandError::cannot_start)?;
     if applied.is_empty() {
@@ -44,7 +47,7 @@ pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn check(tables: &Tables) -> Result<ExitCode, CommandError> {
+async fn check(tables: &dyn Tables) -> Result<ExitCode, CommandError> {
     let missing = tables.missing().await.map_err(CommandError::cannot_start)?;
     if !missing.is_empty() {
         println!("missing: {}; run `hapax migrate` without --check", versions(&missing));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use hapax::EventId;
 use hapax::runtime::Tokio;
+use hapax_systems::StoreUrl;
 
 use super::print::{line, object};
 use crate::admin::api::AdminApi;
@@ -18,9 +19,7 @@ use crate::admin::api::ordering_key::OrderingKey;
 use crate::admin::api::outbox::{DropEvent, ListParked, ParkedView, ResumeKey, ShowEvent};
 use crate::place::{AdminArgs, CalledPlace};
 use crate::serve::exit::CommandError;
-use crate::store::wiring::StoreUrl;
-use crate::store::wiring::outbox;
-use crate::store::wiring::tables::SCHEMES;
+use crate::store::opening::{open_outbox, read_url};
 use republish::RepublishArgs;
 
 /// The arguments of `hapax outbox`.
@@ -141,9 +140,8 @@ impl OutboxPlace {
             return Ok(process);
         }
         let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --database URL"));
-        let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("--database takes {SCHEMES}")));
-        let url: StoreUrl = self.database.as_ref().ok_or_else(missing)?.parse().map_err(wrong)?;
-        let opened = outbox::open(&url, Arc::new(Tokio::current())).await?;
+        let url = read_url("--database", self.database.as_ref().ok_or_else(missing)?, StoreUrl::database_forms)?;
+        let opened = open_outbox(&url, Arc::new(Tokio::current())).await?;
         Ok(CalledPlace::unaudited(|api| AdminApi { outbox: Some(opened.upkeep), ..api }))
     }
 }

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use hapax::runtime::Tokio;
+use hapax_systems::StoreUrl;
 
 use crate::commands::instant::instant;
 use crate::serve::exit::CommandError;
-use crate::store::wiring::tables::{SCHEMES, Tables};
-use crate::store::wiring::{self, StoreUrl, schemes};
+use crate::store::opening::{open_existing, open_outbox, read_store, read_url};
 use discrepancy::ReconcileReport;
 use outbox::OutboxComparison;
 use probe::EffectProbe;
@@ -89,24 +89,15 @@ pub(crate) struct ReconcileArgs {
 }
 
 pub(crate) async fn run(args: ReconcileArgs) -> Result<ExitCode, CommandError> {
-    let database: StoreUrl = args
-        .database
-        .parse()
-        .map_err(|error: anyhow::Error| CommandError::usage(error.context(format!("--database takes {SCHEMES}"))))?;
-    let store: StoreUrl = args
-        .store
-        .parse()
-        .map_err(|error: anyhow::Error| CommandError::usage(error.context(format!("--store takes {}", schemes()))))?;
-    if store.ends_with_process() {
-        return Err(CommandError::usage(anyhow!("memory: has no records of another process; name its store")));
-    }
+    let database = read_url("--database", &args.database, StoreUrl::database_forms)?;
+    let store = read_store(&args.store)?;
     let probe = args.probe.as_ref().map(|uri| EffectProbe::new(uri, args.probe_ca.as_deref())).transpose()?;
-    let outbox = wiring::outbox::open(&database, Arc::new(Tokio::current())).await?;
-    let claims = wiring::open_existing(&database, Arc::new(Tokio::current())).await?;
-    let records = wiring::open_existing(&store, Arc::new(Tokio::current())).await?.ok_or_else(|| {
+    let outbox = open_outbox(&database, Arc::new(Tokio::current())).await?;
+    let claims = open_existing(&database, Arc::new(Tokio::current())).await?;
+    let records = open_existing(&store, Arc::new(Tokio::current())).await?.ok_or_else(|| {
         CommandError::cannot_start(anyhow!("--store has no records; name the store that the gateway uses"))
     })?;
-    let ledger = Tables::of(&database).map_err(CommandError::usage)?.into_ledger();
+    let ledger = database.tables().map_err(CommandError::usage)?.into_ledger();
     let mut report = ReconcileReport::new(args.json);
     RecordComparison::new(records, ledger, probe, &args)?.run(&mut report).await?;
     OutboxComparison { outbox, claims, unpublished_after: args.unpublished_after }.run(&mut report).await?;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
 use hapax::runtime::Tokio;
 use hapax::{Gate, OnStoreDown};
+use hapax_systems::OpenedStore;
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
@@ -31,7 +32,7 @@ use crate::serve::frame::{FrameSettings, ProcessFrame};
 use crate::serve::logs;
 use crate::store::gate::{GateStart, StartedGate, close_journal};
 use crate::store::health::{CheckIntervals, StoreHealth};
-use crate::store::wiring::{self, OpenedStore};
+use crate::store::opening;
 use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
 
@@ -72,7 +73,7 @@ impl OpenedGateway {
             tls::unused_config().map_err(Into::into)
         };
         let trust = trust.map_err(CommandError::cannot_start)?;
-        let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;
+        let store = opening::open(&config.store, Arc::new(Tokio::current()))?;
         Ok(Self { trust, store })
     }
 }

@@ -10,6 +10,7 @@ use hapax::ledger::Event;
 use hapax::outbox::Sink;
 use hapax::relay::{Relay, RelayEnd};
 use hapax::runtime::{Runtime, Tokio};
+use hapax_systems::{OpenedOutbox, OpenedStore};
 use serde_json::json;
 use tokio::signal::unix::Signal;
 
@@ -23,9 +24,8 @@ use crate::serve::metrics::{describe_relay, register_relay};
 use crate::serve::otlp::sink::traced;
 use crate::serve::signals::StopSignals;
 use crate::store::checks::{CheckFailure, StoreChecks, usable};
+use crate::store::opening::{open, open_existing, open_outbox};
 use crate::store::sweep::sweep;
-use crate::store::wiring::outbox::{self, OpenedOutbox};
-use crate::store::wiring::{self, OpenedStore};
 
 /// Runs the relay until a stop signal.
 pub(crate) async fn run(config: RelayConfig, hangups: Signal) -> Result<ExitCode, CommandError> {
@@ -79,8 +79,8 @@ impl OpenedRelay {
     /// Opens the database, and creates its tables if they are missing and the role may.
     fn create(config: &RelayConfig) -> Result<Self, CommandError> {
         let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
-        let outbox = outbox::create(&config.database, Arc::clone(&runtime), config.has_notifications)?;
-        let store = wiring::open(&config.database, Arc::clone(&runtime))?;
+        let outbox = config.database.outbox(Arc::clone(&runtime), config.has_notifications)?;
+        let store = open(&config.database, Arc::clone(&runtime))?;
         Ok(Self { outbox, store, runtime })
     }
 
@@ -122,7 +122,7 @@ async fn publish(config: &RelayConfig, frame: &ProcessFrame) -> Result<ExitCode,
         let sink = slot.open(&config.sink, &opened.runtime).await?;
         refuse_short_retention(config, &*sink)?;
         health.check_start().await.map_err(CommandError::cannot_start)?;
-        Ok(sink)
+        Ok::<_, CommandError>(sink)
     };
     let sink = tokio::select! {
         sink = start => sink?,
@@ -167,8 +167,8 @@ pub(crate) async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError
     print_checked(&config.show());
     let mut text = String::new();
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
-    let outbox = outbox::open(&config.database, Arc::clone(&runtime)).await?;
-    let store = wiring::open_existing(&config.database, Arc::clone(&runtime)).await?;
+    let outbox = open_outbox(&config.database, Arc::clone(&runtime)).await?;
+    let store = open_existing(&config.database, Arc::clone(&runtime)).await?;
     let sink = opening::open_for_check(&config.sink, &runtime).await?;
     refuse_short_retention(config, &*sink)?;
     let records = match &store {

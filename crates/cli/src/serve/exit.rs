@@ -32,12 +32,6 @@ impl CommandError {
         Self { code: 3, error: error.into() }
     }
 
-    /// The error without its exit code.
-    #[cfg(feature = "demo")]
-    pub(crate) fn into_error(self) -> anyhow::Error {
-        self.error
-    }
-
     /// Prints the error and its causes on standard error.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("hapax: {}", escape_controls(&in_words(self.error.as_ref())));

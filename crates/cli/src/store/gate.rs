@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hapax::journal::{FileJournal, FileJournalSettings, StorePlace};
 use hapax::runtime::Runtime;
 use hapax::{Gate, Identity, Settings};
+use hapax_systems::OpenedStore;
 
 use crate::serve::exit::CommandError;
 use crate::serve::shutdown::Shutdown;
@@ -14,7 +15,6 @@ use crate::store::foreign::OwnJournal;
 use crate::store::health::{CheckIntervals, ReportFindings, StoreHealth};
 use crate::store::sweep::sweep;
 use crate::store::unverified::UnverifiedStore;
-use crate::store::wiring::OpenedStore;
 
 /// The shortest timeout of a check of the store. A store reports after a second why it cannot connect, and the check
 /// must not end before that.

@@ -8,12 +8,11 @@ use hapax::outbox::Sink;
 use hapax::runtime::Runtime;
 use hapax::store::{Finding, Severity};
 use hapax::worker::{RecordReopener, RedriveSource};
+use hapax_systems::DeadLetterPlace;
 
 use crate::serve::exit::{CommandError, request};
 use crate::store::checks::{CheckFailure, usable};
 use crate::store::health::ReportFindings;
-use crate::store::wiring;
-use crate::store::wiring::dead::DeadLetterPlace;
 
 /// The dead letters of a running worker.
 #[derive(Clone, Debug)]
@@ -28,7 +27,7 @@ impl WorkerDeadLetters {
     /// Opens the place. May block, and creates a file that is missing.
     pub(crate) async fn open(place: &DeadLetterPlace, runtime: Arc<dyn Runtime>) -> Result<Self, CommandError> {
         match place {
-            DeadLetterPlace::Kept(url) => wiring::dead::create(url, runtime).map(Self::Kept),
+            DeadLetterPlace::Kept(url) => Ok(Self::Kept(url.dead_letters(runtime)?)),
             DeadLetterPlace::Published(sink) => request(sink.open(runtime)).await.map(Self::Published),
         }
     }

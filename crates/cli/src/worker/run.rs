@@ -9,6 +9,7 @@ use hapax::broker::Source;
 use hapax::journal::FileJournal;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::worker::{RecordReopener, Worker, WorkerEnd};
+use hapax_systems::OpenedStore;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::signal::unix::Signal;
@@ -19,10 +20,10 @@ use crate::config::WorkerConfig;
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame};
 use crate::serve::metrics::describe_worker;
+use crate::store::files::OpenFiles;
 use crate::store::gate::{GateStart, StartedGate, close_journal};
 use crate::store::health::CheckIntervals;
-use crate::store::wiring::files::OpenFiles;
-use crate::store::wiring::{self, OpenedStore};
+use crate::store::opening;
 use crate::tls;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::forward::CONNECT;
@@ -62,7 +63,7 @@ struct OpenedWorker {
 impl OpenedWorker {
     fn open(config: &WorkerConfig) -> Result<Self, CommandError> {
         let runtime = || Arc::new(Tokio::current()) as Arc<dyn Runtime>;
-        let store = wiring::open(&config.store, runtime())?;
+        let store = opening::open(&config.store, runtime())?;
         let dead = Handle::current().block_on(WorkerDeadLetters::open(&config.dead_letter, runtime()))?;
         Ok(Self { store, dead })
     }
@@ -86,7 +87,7 @@ async fn start(
     let OpenedWorker { store, dead } = opened;
     let private = frame.bind_admin().await?;
     let files = Arc::new(OpenFiles::default());
-    files.watch_dead_letters(&config.dead_letter).map_err(CommandError::cannot_start)?;
+    files.watch(config.dead_letter.watch().map_err(CommandError::cannot_start)?);
     let start = GateStart {
         opened: store.clone(),
         place: config.store.place(),
@@ -104,7 +105,7 @@ async fn start(
     dead.check_start().await?;
     let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
-    files.watch_source(&config.source).map_err(CommandError::cannot_start)?;
+    files.watch(config.source.watch().map_err(CommandError::cannot_start)?);
     let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy, PROCESSED);
     let source = dead.redriven(source, Arc::clone(runtime), reopen);
     Ok(StartedWorker { gate, journal, dead, source })

@@ -267,7 +267,7 @@ fn wrong_usage_is_2_and_a_server_that_cannot_be_reached_is_3() {
         (&["--database", &bank][..], 2, "--store"),
         (&["--store", &bank], 2, "--database"),
         (&["--store", "memory:", "--database", &bank], 2, "name its store"),
-        (&["--store", &bank, "--database", "redis://localhost"], 2, "has no tables; name postgres://"),
+        (&["--store", &bank, "--database", "redis://localhost"], 2, "has no tables; name sqlite://"),
         (&["--store", &bank, "--database", &bank, "--since", "yesterday"], 2, "2026-01-31T12:00:00Z"),
         (&["--store", &bank, "--database", &bank, "--probe", "ftp://a"], 2, "--probe takes http://HOST/PATH"),
         (&["--store", &bank, "--database", &bank, "--worker-namespace", ""], 2, "namespace"),

@@ -8,6 +8,7 @@ use hapax::machine::Observed;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Scan, ScanPosition};
 use hapax::{OperationId, Policy, RecordKey, Seconds};
+use hapax_systems::OpenedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,7 +16,6 @@ use crate::admin::api::calls::{ApiCall, RecordName, page_limit, wrong_cursor};
 use crate::admin::api::record::{RecordState, RecordView, SeenRecord, missing, shown_answer};
 use crate::admin::api::values::{hexadecimal, optional_text, text, unhex};
 use crate::admin::api::{AdminApi, ApiError, within_deadline};
-use crate::store::wiring::OpenedStore;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

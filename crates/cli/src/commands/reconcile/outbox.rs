@@ -7,12 +7,11 @@ use hapax::outbox::{BUCKETS, OpenRow, ParkedKey, ReadRequest, ReadStart, RowId};
 use hapax::relay::bucket_records;
 use hapax::store::RecordStatus;
 use hapax::{ErrorKind, RecordKey};
+use hapax_systems::{OpenedOutbox, OpenedStore};
 
 use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject, ReconcileReport};
 use crate::admin::api::ordering_key::OrderingKey;
 use crate::serve::exit::{CommandError, request};
-use crate::store::wiring::OpenedStore;
-use crate::store::wiring::outbox::OpenedOutbox;
 
 /// How many parked keys one request returns.
 const PAGE: usize = 200;

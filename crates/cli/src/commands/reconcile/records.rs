@@ -10,6 +10,7 @@ use hapax::relay::{bucket_records, member_records};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Protocol, RecordStatus, Scan, Scanned};
 use hapax::{Identity, Key, OperationId, RecordKey, Scope, Seconds, Settings, Timestamp};
+use hapax_systems::OpenedStore;
 
 use super::ReconcileArgs;
 use super::discrepancy::ReconcileReport;
@@ -22,7 +23,6 @@ use super::sample::RecordSample;
 use crate::admin::api::values::timestamp;
 use crate::config::secret_identity;
 use crate::serve::exit::{CommandError, request};
-use crate::store::wiring::OpenedStore;
 
 /// How many records one request reads. Each may have an answer of 1 MiB.
 const CHUNK: usize = 100;

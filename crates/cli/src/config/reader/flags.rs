@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
-use hapax_systems::{SinkUrl, SourceUrl};
+use hapax_systems::{SinkUrl, SourceUrl, StoreUrl};
 
 use crate::config::reader::file::ConfigFile;
 use crate::config::reader::guess::nearest;
@@ -12,7 +12,6 @@ use crate::config::reader::origin::{GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::tables::{Configured, TABLES, all};
-use crate::store::wiring::schemes;
 
 /// A command whose flags are its settings.
 pub(crate) trait HasFlags {
@@ -90,7 +89,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 }
 
 pub(in crate::config) fn help(setting: &SettingSpec) -> String {
-    let help = setting.help.replace("{schemes}", &schemes()).replace("{sources}", &SourceUrl::forms());
+    let help = setting.help.replace("{schemes}", &StoreUrl::forms()).replace("{sources}", &SourceUrl::forms());
     let help = help.replace("{sinks}", &SinkUrl::forms());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use hapax_systems::StoreUrl;
+
 use crate::admin::api::audit::FILE_NAME;
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::tables::secrets::AdminToken;
 use crate::config::tables::store;
-use crate::store::wiring::StoreUrl;
 
 pub(crate) const TABLE: &str = "admin";
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use hapax::Millis;
 use hapax::outbox::TopicTemplate;
 use hapax::relay::RelaySettings;
-use hapax_systems::{DEFAULT_ENDPOINT, SinkUrl};
+use hapax_systems::{DEFAULT_ENDPOINT, SinkUrl, StoreUrl};
 
 use crate::config::AdminConfig;
 use crate::config::reader::file::EndpointTable;
@@ -19,8 +19,6 @@ use crate::config::tables::Configured;
 use crate::config::tables::log;
 use crate::config::tables::store::default_data_dir;
 use crate::serve::logs::LogSettings;
-use crate::store::wiring::StoreUrl;
-use crate::store::wiring::tables::{SCHEMES, Tables};
 
 pub(crate) const TABLE: &str = "relay";
 
@@ -134,8 +132,8 @@ impl RelayConfig {
 }
 
 fn database(text: &str) -> Result<StoreUrl, anyhow::Error> {
-    let url: StoreUrl = text.parse().with_context(|| format!("write {SCHEMES}"))?;
-    Tables::of(&url)?;
+    let url: StoreUrl = text.parse().with_context(|| format!("write {}", StoreUrl::database_forms()))?;
+    url.tables()?;
     Ok(url)
 }
 

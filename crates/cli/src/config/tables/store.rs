@@ -4,10 +4,11 @@ mod state_directory;
 
 use std::path::PathBuf;
 
+use hapax_systems::StoreUrl;
+
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::store::wiring::StoreUrl;
 
 pub(crate) const TABLE: &str = "store";
 

@@ -8,7 +8,7 @@ use hapax::http::StatusOutcomes;
 use hapax::outbox::TopicTemplate;
 use hapax::worker::{KeyRule, MessageIdentity, TenantRule, WorkerSettings};
 use hapax::{OnBusy, OnLapse, Policy, Repeatable, Settings};
-use hapax_systems::SourceUrl;
+use hapax_systems::{DeadLetterPlace, SourceUrl, StoreUrl};
 use http::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 
@@ -22,8 +22,6 @@ use crate::config::tables::Configured;
 use crate::config::tables::secrets;
 use crate::config::tables::{log, store};
 use crate::serve::logs::LogSettings;
-use crate::store::wiring::StoreUrl;
-use crate::store::wiring::dead::DeadLetterPlace;
 use crate::upstream::client::Upstream;
 use crate::worker::target::LONGEST_RETRY_AFTER;
 
