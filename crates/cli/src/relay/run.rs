@@ -21,7 +21,7 @@ use crate::relay::opening::{self, SinkSlot};
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame, print_checked};
 use crate::serve::metrics::{describe_relay, register_relay};
-use crate::serve::otlp::sink::traced;
+use crate::serve::otlp::traced;
 use crate::serve::signals::StopSignals;
 use crate::store::checks::{CheckFailure, StoreChecks, usable};
 use crate::store::opening::{open, open_existing, open_outbox};

@@ -38,7 +38,7 @@ const BUILD_INFO: &str = "hapax_build_info";
 const FINDINGS: &str = "hapax_store_findings";
 
 /// Exports to a collector of OpenTelemetry (labels `signal`, and `result`: `yes` or `failed`).
-const OTLP_EXPORTS: &str = "hapax_otlp_exports_total";
+pub(crate) const OTLP_EXPORTS: &str = "hapax_otlp_exports_total";
 
 /// Lines of the log that were lost.
 const LOG_LINES_LOST: &str = "hapax_log_lines_lost_total";
@@ -204,12 +204,6 @@ impl UpstreamErrorKind {
     pub(crate) fn count(self) {
         counter!(UPSTREAM_ERRORS, "kind" => self.as_str()).increment(1);
     }
-}
-
-/// Counts an export to the collector.
-#[cfg(feature = "otlp")]
-pub(crate) fn count_export(signal: &'static str, is_taken: bool) {
-    counter!(OTLP_EXPORTS, "signal" => signal, "result" => if is_taken { "yes" } else { "failed" }).increment(1);
 }
 
 /// Sets the number of records whose outcome is unknown.

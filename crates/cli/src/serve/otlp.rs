@@ -2,21 +2,13 @@
 //! without it, a collector in the settings is an error.
 
 #[cfg(feature = "otlp")]
-mod client;
-#[cfg(feature = "otlp")]
 mod export;
-#[cfg(feature = "otlp")]
-mod metrics;
-#[cfg(feature = "otlp")]
-mod points;
-pub(crate) mod propagation;
-pub(crate) mod sink;
+#[cfg(not(feature = "otlp"))]
+#[path = "otlp/without_export.rs"]
+mod export;
 pub(crate) mod spans;
 
-#[cfg(feature = "otlp")]
-pub(crate) use export::{end_within, push_metrics, start};
-#[cfg(not(feature = "otlp"))]
-pub(crate) use without::{end_within, push_metrics, start};
+pub(crate) use export::{end_within, inject, join_fields, join_message, push_metrics, start, traced};
 
 use anyhow::{anyhow, bail};
 use http::Uri;
@@ -44,34 +36,6 @@ impl CollectorUrl {
         }
         Ok(Self(text.trim_end_matches('/').to_owned()))
     }
-
-    /// Returns the address for one kind of data.
-    #[cfg(feature = "otlp")]
-    fn of(&self, signal: &str) -> String {
-        format!("{}/v1/{signal}", self.0)
-    }
-}
-
-/// A build without the export.
-#[cfg(not(feature = "otlp"))]
-mod without {
-    use std::time::Duration;
-
-    use anyhow::bail;
-    use metrics_exporter_prometheus::PrometheusHandle;
-
-    use super::{CollectorUrl, SpanLayer};
-
-    pub(crate) fn start(collector: Option<&CollectorUrl>) -> Result<SpanLayer, anyhow::Error> {
-        match collector {
-            None => Ok(None),
-            Some(CollectorUrl(url)) => bail!("--otlp {url}: this binary is built without the feature otlp"),
-        }
-    }
-
-    pub(crate) fn push_metrics(_: &PrometheusHandle) {}
-
-    pub(crate) async fn end_within(_: Duration) {}
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
-use crate::serve::otlp::propagation::inject;
-use crate::serve::otlp::spans;
+use crate::serve::otlp::{inject, spans};
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;

@@ -26,8 +26,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use crate::serve::otlp::propagation::inject;
-use crate::serve::otlp::spans;
+use crate::serve::otlp::{inject, spans};
 use crate::upstream::SendError;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::UpstreamClient;

@@ -1,6 +1,12 @@
 //! Starts and ends the export. It has a thread and a bounded queue of its own: what does not fit is dropped, and
 //! nothing else waits for it.
 
+mod client;
+mod metrics;
+mod points;
+mod propagation;
+mod sink;
+
 use std::env;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,8 +24,10 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 
-use crate::serve::otlp::client::CollectorClient;
-use crate::serve::otlp::metrics::MetricsExport;
+use self::client::CollectorClient;
+use self::metrics::MetricsExport;
+pub(crate) use self::propagation::{inject, join_fields, join_message};
+pub(crate) use self::sink::traced;
 use crate::serve::otlp::{CollectorUrl, SpanLayer};
 use crate::version::VERSION;
 
@@ -77,7 +85,7 @@ pub(crate) fn push_metrics(page: &PrometheusHandle) {
 }
 
 /// What makes spans, if traces are exported.
-pub(super) fn tracer() -> Option<SdkTracer> {
+fn tracer() -> Option<SdkTracer> {
     Some(EXPORT.get()?.traces.as_ref()?.tracer("hapax"))
 }
 
@@ -137,17 +145,24 @@ fn address(collector: Option<&CollectorUrl>, signal: &str) -> Result<Option<Stri
     Ok(common.map(|url| url.of(signal)))
 }
 
+impl CollectorUrl {
+    /// Returns the address for one kind of data.
+    fn of(&self, signal: &str) -> String {
+        format!("{}/v1/{signal}", self.0)
+    }
+}
+
 fn timeout() -> Result<Duration, anyhow::Error> {
     const NAME: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
     variable(NAME).map_or(Ok(TIMEOUT), |text| milliseconds(NAME, &text))
 }
 
-pub(super) fn milliseconds(name: &str, text: &str) -> Result<Duration, anyhow::Error> {
+fn milliseconds(name: &str, text: &str) -> Result<Duration, anyhow::Error> {
     let number: u64 = text.parse().with_context(|| format!("{name}: write a number of milliseconds"))?;
     Ok(Duration::from_millis(number.max(1)))
 }
 
 /// The value of a variable. An empty one counts as none, as OpenTelemetry demands.
-pub(super) fn variable(name: &str) -> Option<String> {
+fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

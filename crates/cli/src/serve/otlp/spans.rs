@@ -8,7 +8,7 @@ use http::{Method, Request, StatusCode};
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::serve::otlp::propagation::{join_fields, join_message};
+use crate::serve::otlp::{join_fields, join_message};
 
 /// The span of a request of a client. It belongs to the trace of its `traceparent`.
 pub(crate) fn request<B>(request: &Request<B>) -> Span {

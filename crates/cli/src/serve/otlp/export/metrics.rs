@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use prost::Message;
 
-use crate::serve::otlp::client::CollectorClient;
-use crate::serve::otlp::export::{milliseconds, variable};
-use crate::serve::otlp::points::{Period, metrics_of};
+use super::client::CollectorClient;
+use super::points::{Period, metrics_of};
+use super::{milliseconds, variable};
 use crate::version::VERSION;
 
 /// How often the metrics are sent, unless a variable says so.

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use hapax::runtime::Tokio;
 use hapax_net::http::{HttpClient, HttpSettings};
 use http::{Request, Response};
+use metrics::counter;
 use opentelemetry_http::HttpError;
 use tokio::runtime::Handle;
 
-use crate::serve::metrics::count_export;
+use crate::serve::metrics::OTLP_EXPORTS;
 use crate::tls;
 
 /// A client for one kind of data. Its requests run in the runtime in which it was made, whoever waits for them.
@@ -44,7 +45,8 @@ impl CollectorClient {
         let sent = self.runtime.spawn(async move { client.send(request).await }).await;
         let sent = sent.map_err(HttpError::from).and_then(|sent| sent.map_err(HttpError::from));
         let is_taken = sent.as_ref().is_ok_and(|response| response.status().is_success());
-        count_export(self.signal, is_taken);
+        let result = if is_taken { "yes" } else { "failed" };
+        counter!(OTLP_EXPORTS, "signal" => self.signal, "result" => result).increment(1);
         if !is_taken {
             let status = sent.as_ref().ok().map(|response| response.status().as_u16());
             let error = sent.as_ref().err().map(tracing::field::display);
