@@ -1,7 +1,7 @@
 //! `hapax demo`: shows what the three layers prevent, under hostile clients, crashes and pauses, and audits the result.
 //!
-//! `pipeline` is the system, and the other modules are its clients and its processes. The program that runs the demo
-//! opens what URLs name ([`Systems`]), and is each of the processes.
+//! `pipeline` is the system, and the other modules are its clients and its processes. The program that runs the demo is
+//! each of the processes.
 
 mod client;
 mod client_log;
@@ -16,15 +16,16 @@ mod random;
 mod readiness;
 mod response;
 mod server;
-mod systems;
 mod traffic;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use anyhow::{Context, Result};
+use hapax::runtime::{Runtime, Tokio};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -33,7 +34,6 @@ use self::pipeline::Scenario;
 pub use self::error::DemoError;
 pub use self::parent_death::end_with_demo;
 pub use self::pipeline::service::{DemoServiceArgs, run_service};
-pub use self::systems::Systems;
 
 /// The arguments of `hapax demo`.
 #[derive(Debug, clap::Args)]
@@ -111,17 +111,22 @@ impl OmittedLayer {
 ///
 /// # Cancel safety
 /// Dropping the future kills the processes of the run.
-pub async fn run(args: DemoArgs, systems: &dyn Systems) -> Result<ExitCode, DemoError> {
-    let scenario = Scenario::new(&args, systems).map_err(DemoError::Usage)?;
+pub async fn run(args: DemoArgs) -> Result<ExitCode, DemoError> {
+    let scenario = Scenario::new(&args).map_err(DemoError::Usage)?;
     let folder = RunFolder::new().map_err(DemoError::CannotStart)?;
     let end = tokio::select! {
-        holds = pipeline::play(&scenario, systems, folder.path()) => holds.map(DemoEnd::Audited),
+        holds = pipeline::play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
         interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(DemoError::Failed),
     };
     // Files of a failure that nobody asked for are kept, so that it can be analysed.
     let is_evidence = scenario.without.is_none() && matches!(end, Ok(DemoEnd::Audited(false)));
     folder.keep_or_remove(args.keep || is_evidence).map_err(DemoError::Failed)?;
     Ok(end?.exit_code())
+}
+
+/// The runtime of the sources, the sinks and the databases.
+fn runtime() -> Arc<dyn Runtime> {
+    Arc::new(Tokio::current())
 }
 
 /// Waits for Ctrl-C or SIGTERM.

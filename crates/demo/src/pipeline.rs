@@ -39,6 +39,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use hapax_systems::StoreUrl;
 
 use self::audit::Audit;
 use self::collected::Collected;
@@ -52,7 +53,7 @@ use super::customer::{CustomerContext, Customers};
 use super::progress::Progress;
 use super::random::fresh_seed;
 use super::{DemoArgs, OmittedLayer};
-use crate::{DemoError, Systems};
+use crate::DemoError;
 
 /// What a run of the pipeline does.
 #[derive(Debug)]
@@ -79,13 +80,13 @@ pub(super) struct ServerUrls {
 
 impl Scenario {
     /// Refuses more faults than payments: each round of faults waits for a payment of its own.
-    pub(super) fn new(args: &DemoArgs, systems: &dyn Systems) -> Result<Self> {
+    pub(super) fn new(args: &DemoArgs) -> Result<Self> {
         let (payments, rounds) = (args.payments, args.crashes.unwrap_or(args.payments.div_ceil(100)));
         if rounds > payments {
             bail!("--crashes: {rounds} is more than --payments {payments}; kill the processes less often");
         }
         if let Some(store) = &args.store {
-            systems.check_store(store).context("--store")?;
+            check_store(store).context("--store")?;
         }
         let (seed, store) = (args.seed.unwrap_or_else(fresh_seed), args.store.clone());
         let servers = match (&store, &args.database, &args.broker) {
@@ -105,10 +106,19 @@ impl Scenario {
     }
 }
 
+/// Refuses a store that two gateways cannot share.
+fn check_store(url: &str) -> Result<()> {
+    let store: StoreUrl = url.parse()?;
+    if store.ends_with_process() {
+        bail!("two gateways cannot share {}; name another store", store.place());
+    }
+    Ok(())
+}
+
 /// Runs the scenario and returns whether the audit holds.
-pub(super) async fn play(scenario: &Scenario, systems: &dyn Systems, folder: &Path) -> Result<bool, DemoError> {
+pub(super) async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, DemoError> {
     report::introduce(scenario);
-    let (places, shop) = places::create(scenario, systems, folder).await.map_err(DemoError::CannotStart)?;
+    let (places, shop) = places::create(scenario, folder).await.map_err(DemoError::CannotStart)?;
     let system = System::start(scenario, places, folder).await.map_err(DemoError::CannotStart)?;
     perform(scenario, (system, Arc::new(shop)), folder).await.map_err(DemoError::Failed)
 }

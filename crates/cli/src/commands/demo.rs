@@ -1,17 +1,10 @@
-//! `hapax demo`: the package `hapax-demo` runs it, and opens by this module what its URLs name.
+//! `hapax demo`: the package `hapax-demo` runs it.
 
 use std::env;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Error, Result, anyhow, bail};
-use async_trait::async_trait;
-use hapax::broker::{DeadLetterStore, Source};
-use hapax::outbox::{OutboxUpkeep, Sink};
-use hapax::runtime::{Runtime, Tokio};
-use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs, Systems};
-use hapax_systems::{SinkUrl, SourceUrl, StoreUrl};
+use anyhow::{Error, anyhow};
+use hapax_demo::{DemoArgs, DemoError, DemoServiceArgs};
 
 use crate::serve::exit::CommandError;
 use crate::serve::logs::{Log, LogSettings};
@@ -30,17 +23,16 @@ pub(crate) enum DemoCommand {
 
 /// Runs the demo, or one of its services.
 pub(crate) async fn run(command: DemoCommand) -> Result<ExitCode, CommandError> {
-    let systems = WiredSystems { runtime: Arc::new(Tokio::current()) };
     let ended = match command {
         DemoCommand::Demo(args) => {
             if args.logs() {
                 start_log()?;
             }
-            hapax_demo::run(args, &systems).await
+            hapax_demo::run(args).await
         }
         DemoCommand::DemoService(args) => {
             start_log()?;
-            hapax_demo::run_service(args, &systems).await
+            hapax_demo::run_service(args).await
         }
     };
     ended.map_err(command_error)
@@ -60,43 +52,5 @@ fn command_error(error: DemoError) -> CommandError {
         DemoError::Usage(error) => CommandError::usage(error),
         DemoError::CannotStart(error) => CommandError::cannot_start(error),
         DemoError::Failed(error) => CommandError::failed(error),
-    }
-}
-
-/// The systems of this build.
-#[derive(Debug)]
-struct WiredSystems {
-    runtime: Arc<dyn Runtime>,
-}
-
-impl WiredSystems {
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::clone(&self.runtime)
-    }
-}
-
-#[async_trait]
-impl Systems for WiredSystems {
-    fn check_store(&self, url: &str) -> Result<()> {
-        if url.parse::<StoreUrl>()?.ends_with_process() {
-            bail!("two gateways cannot share memory:; name another store");
-        }
-        Ok(())
-    }
-
-    async fn source(&self, url: &str, lease: Duration) -> Result<Box<dyn Source>> {
-        Ok(url.parse::<SourceUrl>()?.open(self.runtime(), lease).await?)
-    }
-
-    async fn sink(&self, url: &str) -> Result<Arc<dyn Sink>> {
-        Ok(url.parse::<SinkUrl>()?.open(self.runtime()).await?)
-    }
-
-    fn outbox(&self, database: &str) -> Result<Arc<dyn OutboxUpkeep>> {
-        Ok(database.parse::<StoreUrl>()?.outbox(self.runtime(), false)?.upkeep)
-    }
-
-    fn dead_letters(&self, database: &str) -> Result<Arc<dyn DeadLetterStore>> {
-        Ok(database.parse::<StoreUrl>()?.dead_letters(self.runtime())?)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use hapax::broker::Process;
+use hapax_systems::SinkUrl;
 
 use self::books::FileBooks;
 use self::intake::FileIntake;
@@ -19,7 +20,7 @@ use super::ingest::Intake;
 use super::messages::{CHARGES, RECEIPTS};
 use super::places::Places;
 use super::service::DemoServiceArgs;
-use crate::{OmittedLayer, Systems};
+use crate::{OmittedLayer, runtime};
 
 /// Creates the files of a run.
 pub(super) fn create(store: Option<String>, folder: &Path) -> Result<(Places, Arc<dyn ShopBooks>)> {
@@ -45,14 +46,12 @@ pub(super) fn intake(args: &DemoServiceArgs, file: &Path) -> Result<Box<dyn Inta
 }
 
 /// What the workers do with messages.
-pub(super) async fn charge_messages(
-    args: &DemoServiceArgs,
-    file: &Path,
-    systems: &dyn Systems,
-) -> Result<Arc<dyn Process>> {
+pub(super) async fn charge_messages(args: &DemoServiceArgs, file: &Path) -> Result<Arc<dyn Process>> {
     match args.without {
         Some(OmittedLayer::Ledger) => worker::without_ledger(file),
-        Some(OmittedLayer::Outbox) => worker::without_outbox(file, systems.sink(&args.sink).await?),
+        Some(OmittedLayer::Outbox) => {
+            worker::without_outbox(file, args.sink.parse::<SinkUrl>()?.open(runtime()).await?)
+        }
         None | Some(OmittedLayer::Gate) => worker::charge_once(file),
     }
 }

@@ -17,14 +17,13 @@ use tokio::time::sleep;
 use super::places;
 use super::rows::ENQUEUED;
 use super::service::DemoServiceArgs;
-use crate::Systems;
 use crate::random::{RandomStream, RandomTopic, fresh_seed};
 use crate::server::{accept, busy, declined, failure, response, text};
 use crate::traffic::{PaymentOrder, ServiceBehavior};
 
 /// Serves requests for ever.
-pub(super) async fn serve(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<()> {
-    let ingest = Ingest::open(args, systems).await?;
+pub(super) async fn serve(args: &DemoServiceArgs) -> Result<()> {
+    let ingest = Ingest::open(args).await?;
     let listener = TcpListener::bind(args.listen).await.context("the ingest service cannot listen")?;
     match accept(listener, Arc::new(ingest)).await {}
 }
@@ -44,8 +43,8 @@ pub(in super::super) struct Ingest {
 }
 
 impl Ingest {
-    async fn open(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Self> {
-        Ok(Self { seed: args.seed, intake: places::intake(args, systems).await?, refusals: AtomicU64::new(0) })
+    async fn open(args: &DemoServiceArgs) -> Result<Self> {
+        Ok(Self { seed: args.seed, intake: places::intake(args).await?, refusals: AtomicU64::new(0) })
     }
 
     /// Handles one request. It runs to its end even if the client closes the connection.

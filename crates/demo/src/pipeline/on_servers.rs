@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use hapax::outbox::Sink;
 use hapax::stores::{PostgresTables, PostgresUrl};
+use hapax_systems::SinkUrl;
 
 use self::books::ServerBooks;
 use self::broker::RunBroker;
@@ -23,8 +24,8 @@ use super::books::ShopBooks;
 use super::ingest::Intake;
 use super::places::Places;
 use super::service::DemoServiceArgs;
-use crate::Systems;
 use crate::random::fresh_seed;
+use crate::runtime;
 
 /// Refuses URLs that no run can use.
 pub(super) fn check(servers: &ServerUrls) -> Result<()> {
@@ -42,7 +43,7 @@ pub(super) fn intake(args: &DemoServiceArgs, sink: Arc<dyn Sink>) -> Result<Box<
 }
 
 /// Creates the schema and the topics or streams of a run.
-pub(super) async fn create(servers: &ServerUrls, systems: &dyn Systems) -> Result<(Places, Arc<dyn ShopBooks>)> {
+pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, Arc<dyn ShopBooks>)> {
     let run = format!("hapax-demo-{:08x}", fresh_seed());
     let schema = run.replace('-', "_");
     let shop = format!("{}?schema={schema}", servers.database);
@@ -60,7 +61,7 @@ pub(super) async fn create(servers: &ServerUrls, systems: &dyn Systems) -> Resul
         return Err(error.context("--broker"));
     }
     let charges = broker.charges();
-    let intake = ServerIntake::open(&shop, systems.sink(&charges).await?, 0)?;
+    let intake = ServerIntake::open(&shop, charges.parse::<SinkUrl>()?.open(runtime()).await?, 0)?;
     let places = Places {
         store: servers.store.clone(),
         post: shop.clone(),

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use hapax::broker::Process;
+use hapax_systems::{SinkUrl, StoreUrl};
 
 use super::Scenario;
 use super::ingest::Intake;
 use super::service::DemoServiceArgs;
 use super::shop::Shop;
 use super::{in_files, on_servers};
-use crate::Systems;
+use crate::runtime;
 
 /// The number of processes of each role, except the ingest service. Where one of them dies or stands still, the other
 /// one takes over.
@@ -36,27 +37,27 @@ pub(super) struct Places {
 }
 
 /// Creates the places of a run, and opens the books.
-pub(super) async fn create(scenario: &Scenario, systems: &dyn Systems, folder: &Path) -> Result<(Places, Shop)> {
+pub(super) async fn create(scenario: &Scenario, folder: &Path) -> Result<(Places, Shop)> {
     let (places, books) = match &scenario.servers {
-        Some(servers) => on_servers::create(servers, systems).await?,
+        Some(servers) => on_servers::create(servers).await?,
         None => in_files::create(scenario.store.clone(), folder)?,
     };
-    let outbox = systems.outbox(&places.shop)?;
-    Ok((places, Shop::new(books, outbox)))
+    let outbox = places.shop.parse::<StoreUrl>()?.outbox(runtime(), false)?;
+    Ok((places, Shop::new(books, outbox.upkeep)))
 }
 
 /// What the ingest service does with requests.
-pub(super) async fn intake(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Box<dyn Intake>> {
+pub(super) async fn intake(args: &DemoServiceArgs) -> Result<Box<dyn Intake>> {
     match file(args) {
         Some(file) => in_files::intake(args, file),
-        None => on_servers::intake(args, systems.sink(&args.sink).await?),
+        None => on_servers::intake(args, args.sink.parse::<SinkUrl>()?.open(runtime()).await?),
     }
 }
 
 /// What the workers do with messages.
-pub(super) async fn charge_messages(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<Arc<dyn Process>> {
+pub(super) async fn charge_messages(args: &DemoServiceArgs) -> Result<Arc<dyn Process>> {
     match file(args) {
-        Some(file) => in_files::charge_messages(args, file, systems).await,
+        Some(file) => in_files::charge_messages(args, file).await,
         None => on_servers::charge_messages(&args.database),
     }
 }

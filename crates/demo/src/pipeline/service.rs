@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hapax::broker::Process;
-use hapax::runtime::Tokio;
 use hapax::worker::{MessageIdentity, RedriveSource, Worker};
+use hapax_systems::{SourceUrl, StoreUrl};
 
 use super::delivery::NotedProcess;
 use super::messages::{PAYMENTS, RECEIPTS};
 use super::{ingest, places};
-use crate::DemoError;
-use crate::{OmittedLayer, Systems};
+use crate::{DemoError, OmittedLayer, runtime};
 
 /// The arguments of `hapax demo-service`.
 #[derive(Debug, clap::Args)]
@@ -71,16 +70,16 @@ enum Role {
 ///
 /// # Cancel safety
 /// Dropping the future stops the service as a crash does.
-pub async fn run_service(args: DemoServiceArgs, systems: &dyn Systems) -> Result<ExitCode, DemoError> {
-    let ended = serve(&args, systems).await;
+pub async fn run_service(args: DemoServiceArgs) -> Result<ExitCode, DemoError> {
+    let ended = serve(&args).await;
     ended.map(|()| ExitCode::SUCCESS).map_err(DemoError::CannotStart)
 }
 
-async fn serve(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<()> {
+async fn serve(args: &DemoServiceArgs) -> Result<()> {
     match args.role {
-        Role::Ingest => ingest::serve(args, systems).await,
-        Role::Worker => work(args, systems, places::charge_messages(args, systems).await?, PAYMENTS).await,
-        Role::Consumer => work(args, systems, places::send_receipts(args)?, RECEIPTS).await,
+        Role::Ingest => ingest::serve(args).await,
+        Role::Worker => work(args, places::charge_messages(args).await?, PAYMENTS).await,
+        Role::Consumer => work(args, places::send_receipts(args)?, RECEIPTS).await,
     }
 }
 
@@ -88,11 +87,11 @@ async fn serve(args: &DemoServiceArgs, systems: &dyn Systems) -> Result<()> {
 const MESSAGE_LEASE: Duration = Duration::from_millis(1500);
 
 /// Processes messages until the process is killed.
-async fn work(args: &DemoServiceArgs, systems: &dyn Systems, process: Arc<dyn Process>, namespace: &str) -> Result<()> {
-    let letters = systems.dead_letters(&args.database)?;
+async fn work(args: &DemoServiceArgs, process: Arc<dyn Process>, namespace: &str) -> Result<()> {
+    let letters = args.database.parse::<StoreUrl>()?.dead_letters(runtime())?;
     let process = NotedProcess::new(process, &args.notes)?;
-    let source = systems.source(&args.source, MESSAGE_LEASE).await?;
-    let source = RedriveSource::new(source, Arc::clone(&letters), Arc::new(Tokio::current()));
+    let source = args.source.parse::<SourceUrl>()?.open(runtime(), MESSAGE_LEASE).await?;
+    let source = RedriveSource::new(source, Arc::clone(&letters), runtime());
     let worker = Worker::builder(Box::new(source), Arc::new(process), letters as _);
     let worker = worker.identity(MessageIdentity::new(namespace)?).build()?;
     worker.run(pending()).await.map(drop).context("the worker ended")

@@ -11,7 +11,6 @@ use super::books::ShopBooks;
 use super::ingest::Intake;
 use super::places::Places;
 use super::service::DemoServiceArgs;
-use crate::Systems;
 
 const NO_SERVERS: &str = "this build does not include PostgreSQL; build it with the feature `postgres`";
 
@@ -19,7 +18,7 @@ pub(super) fn check(_servers: &ServerUrls) -> Result<()> {
     bail!("--database: {NO_SERVERS}")
 }
 
-pub(super) async fn create(_servers: &ServerUrls, _systems: &dyn Systems) -> Result<(Places, Arc<dyn ShopBooks>)> {
+pub(super) async fn create(_servers: &ServerUrls) -> Result<(Places, Arc<dyn ShopBooks>)> {
     bail!(NO_SERVERS)
 }
 
