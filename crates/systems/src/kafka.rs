@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use async_trait::async_trait;
 use hapax::broker::Source;
 use hapax::brokers::{KafkaSink, KafkaSinkConfig, KafkaSource, KafkaUrl};
 use hapax::outbox::{Sink, TopicTemplate};
 use hapax::runtime::Runtime;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
 
+use crate::broker::{NamedBroker, TopicPlan};
 use crate::sink::NamedSink;
 use crate::source::NamedSource;
 use crate::table::{Offer, Offers};
@@ -17,6 +21,7 @@ use crate::table::{Offer, Offers};
 pub(crate) const OFFERS: Offers = Offers {
     source: Some(Offer { form: "kafka://HOST/TOPIC?group=NAME", read: |url| Ok(Arc::new(url.parse::<KafkaUrl>()?)) }),
     sink: Some(Offer { form: "kafka://HOST[/TOPIC]", read: |url| Ok(Arc::new(url.parse::<KafkaSinkConfig>()?)) }),
+    broker: Some(Offer { form: "kafka://HOST", read: |url| Ok(Arc::new(RunTopics(url.to_owned()))) }),
     ..Offers::NONE
 };
 
@@ -44,5 +49,52 @@ impl NamedSink for KafkaSinkConfig {
     async fn open(&self, template: Option<TopicTemplate>, runtime: Arc<dyn Runtime>) -> hapax::Result<Arc<dyn Sink>> {
         let config = template.into_iter().fold(self.clone(), Self::topic);
         Ok(Arc::new(KafkaSink::open(config, runtime).await?))
+    }
+}
+
+/// The topics of runs at the broker of this URL.
+#[derive(Debug)]
+struct RunTopics(String);
+
+/// How long the broker may take to create or remove a topic.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl RunTopics {
+    fn admin(&self) -> Result<(AdminClient<DefaultClientContext>, AdminOptions)> {
+        let hosts = self.0.trim_start_matches("kafka://");
+        let admin = ClientConfig::new().set("bootstrap.servers", hosts).create()?;
+        Ok((admin, AdminOptions::new().operation_timeout(Some(PATIENCE))))
+    }
+}
+
+#[async_trait]
+impl NamedBroker for RunTopics {
+    async fn create(&self, topic: &TopicPlan) -> Result<()> {
+        let (name, (admin, options)) = (topic.name(), self.admin()?);
+        // One copy is enough where the broker is alone, so the broker decides.
+        let copies = TopicReplication::Fixed(topic.copies.unwrap_or(-1));
+        let created = admin.create_topics([&NewTopic::new(&name, topic.partitions, copies)], &options).await;
+        for result in created.context("cannot create topics")? {
+            result.map_err(|(name, error)| anyhow!("cannot create the topic {name}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, topic: &str) -> Result<()> {
+        let (admin, options) = self.admin()?;
+        for result in admin.delete_topics(&[topic], &options).await.context("cannot delete topics")? {
+            result.map_err(|(name, error)| anyhow!("cannot delete the topic {name}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn sink(&self, topic: &TopicPlan) -> String {
+        format!("{}/{}?timeout=4", self.0, topic.name())
+    }
+
+    /// Each process keeps its place in the group when it is killed, so that it goes on at once when it is back.
+    fn source(&self, topic: &TopicPlan, reader: usize) -> String {
+        let (url, name) = (&self.0, topic.name());
+        format!("{url}/{name}?group={name}&member=member-{reader}&session-timeout=6")
     }
 }

@@ -14,6 +14,7 @@ mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+mod broker;
 mod database;
 mod dead_letters;
 mod memory;
@@ -24,6 +25,7 @@ mod table;
 mod watch;
 mod webhook;
 
+pub use broker::{BrokerUrl, TopicPlan};
 pub use database::Tables;
 pub use dead_letters::DeadLetterPlace;
 pub use sink::SinkUrl;

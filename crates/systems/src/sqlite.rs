@@ -30,6 +30,7 @@ pub(crate) const OFFERS: Offers = Offers {
     store: Some(Offer { form: FILE, read: |url| Ok(Arc::new(file(url)?)) }),
     database: Some(FILE),
     dead_letters: Some(FILE),
+    ..Offers::NONE
 };
 
 const FILE: &str = "sqlite://PATH";

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::broker::NamedBroker;
 use crate::sink::NamedSink;
 use crate::source::NamedSource;
 use crate::store::NamedStore;
@@ -25,6 +26,7 @@ pub(crate) struct Offers {
     pub(crate) source: Option<Offer<dyn NamedSource>>,
     pub(crate) sink: Option<Offer<dyn NamedSink>>,
     pub(crate) store: Option<Offer<dyn NamedStore>>,
+    pub(crate) broker: Option<Offer<dyn NamedBroker>>,
     /// How the URLs of its stores are written that have tables.
     pub(crate) database: Option<&'static str>,
     /// How the URLs of its stores are written that keep dead letters.
@@ -32,11 +34,12 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    pub(crate) const NONE: Self = Self { source: None, sink: None, store: None, database: None, dead_letters: None };
+    pub(crate) const NONE: Self =
+        Self { source: None, sink: None, store: None, broker: None, database: None, dead_letters: None };
 
     /// Whether the system only passes messages on. What is published there is for its consumers.
     pub(crate) fn is_broker(&self) -> bool {
-        self.source.is_some() && self.sink.is_some() && self.store.is_none()
+        self.broker.is_some()
     }
 }
 

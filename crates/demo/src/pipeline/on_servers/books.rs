@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use hapax_systems::BrokerUrl;
 use tokio_postgres::Row;
 
-use super::broker::RunBroker;
 use super::intake::ServerIntake;
 use super::link::ServerLink;
 use crate::pipeline::books::{Backlog, BookRows, ShopBooks};
@@ -19,7 +19,8 @@ use crate::traffic::PaymentOrder;
 pub(in super::super) struct ServerBooks {
     link: ServerLink,
     intake: ServerIntake,
-    broker: RunBroker,
+    /// The broker, and the names of the topics.
+    topics: (BrokerUrl, [String; 2]),
     schema: String,
 }
 
@@ -35,8 +36,13 @@ const BROKER: &str = "select count(*) from charge \
 
 impl ServerBooks {
     /// The tables of a schema behind this connection. Earlier messages are published again by this intake.
-    pub(super) fn new(schema: String, link: ServerLink, intake: ServerIntake, broker: RunBroker) -> Self {
-        Self { link, intake, broker, schema }
+    pub(super) fn new(
+        schema: String,
+        link: ServerLink,
+        intake: ServerIntake,
+        topics: (BrokerUrl, [String; 2]),
+    ) -> Self {
+        Self { link, intake, topics, schema }
     }
 
     async fn count(&self, sql: &str) -> Result<u64> {
@@ -114,7 +120,10 @@ impl ShopBooks for ServerBooks {
     }
 
     async fn remove(&self) -> Result<()> {
-        self.broker.remove().await?;
+        let (broker, topics) = &self.topics;
+        for topic in topics {
+            broker.remove(topic).await?;
+        }
         self.link.query(&format!("drop schema {} cascade", self.schema), &[]).await.map(drop)
     }
 

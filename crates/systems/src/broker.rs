@@ -1,0 +1,103 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use async_trait::async_trait;
+
+use crate::table::UrlRole;
+
+/// A broker that a URL names, on which a run creates topics of its own. It is not connected.
+#[async_trait]
+pub(crate) trait NamedBroker: fmt::Debug + Send + Sync {
+    /// As [`BrokerUrl::create`].
+    async fn create(&self, topic: &TopicPlan) -> Result<()>;
+
+    /// As [`BrokerUrl::remove`].
+    async fn remove(&self, topic: &str) -> Result<()>;
+
+    /// As [`BrokerUrl::sink`].
+    fn sink(&self, topic: &TopicPlan) -> String;
+
+    /// As [`BrokerUrl::source`].
+    fn source(&self, topic: &TopicPlan, reader: usize) -> String;
+}
+
+/// A parsed URL of a broker, without credentials and without a topic.
+#[derive(Clone, Debug)]
+pub struct BrokerUrl(Arc<dyn NamedBroker>);
+
+const ROLE: UrlRole<dyn NamedBroker> = UrlRole { name: "broker", offer: |offers| offers.broker.as_ref() };
+
+impl BrokerUrl {
+    /// Creates a topic, or a stream with its consumers.
+    ///
+    /// # Errors
+    /// If the broker does not create it.
+    pub async fn create(&self, topic: &TopicPlan) -> Result<()> {
+        self.0.create(topic).await
+    }
+
+    /// Removes the topic with this name and its messages.
+    ///
+    /// # Errors
+    /// If the broker does not remove it.
+    pub async fn remove(&self, topic: &str) -> Result<()> {
+        self.0.remove(topic).await
+    }
+
+    /// The URL of the sink that publishes to this topic. A confirmation that takes longer than 4 s was lost.
+    pub fn sink(&self, topic: &TopicPlan) -> String {
+        self.0.sink(topic)
+    }
+
+    /// The URL of the source from which the reader with this number gets messages.
+    pub fn source(&self, topic: &TopicPlan, reader: usize) -> String {
+        self.0.source(topic, reader)
+    }
+}
+
+impl FromStr for BrokerUrl {
+    type Err = anyhow::Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        let url = url.trim_end_matches('/');
+        let broker = ROLE.read(url)?;
+        if url.split_once("://").is_none_or(|(_, host)| host.contains(['/', '?'])) {
+            bail!("write only the scheme and the host: each run has topics or streams of its own");
+        }
+        Ok(Self(broker))
+    }
+}
+
+/// A topic or a stream of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPlan {
+    /// What the name begins with.
+    pub prefix: String,
+    /// What the events name as their topic, and the end of the name.
+    pub topic: String,
+    /// How many readers have a part of their own, `TOPIC.0` and so on, where one reader must not get the messages of
+    /// another one. Each part is in order. 0: all readers share the topic.
+    pub parts: usize,
+    /// The number of partitions, where the broker has them.
+    pub partitions: i32,
+    /// On how many brokers each partition is. None: as many as is usual there.
+    pub copies: Option<i32>,
+    /// How long the broker recognizes a repeated event, where it can. None: as long as is usual there.
+    pub window: Option<Duration>,
+}
+
+impl TopicPlan {
+    /// A topic that all readers share, with 4 partitions.
+    pub fn new(prefix: impl Into<String>, topic: impl Into<String>) -> Self {
+        let (prefix, topic) = (prefix.into(), topic.into());
+        Self { prefix, topic, parts: 0, partitions: 4, copies: None, window: None }
+    }
+
+    /// The name at the broker.
+    pub fn name(&self) -> String {
+        format!("{}{}", self.prefix, self.topic)
+    }
+}
