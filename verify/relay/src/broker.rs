@@ -4,8 +4,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::stream::{self, Stream};
+use async_nats::jetstream::stream::{Config, Stream};
 use futures_util::StreamExt;
+use hapax_systems::{BrokerUrl, TopicPlan};
 use hapax_testkit::servers::NatsServer;
 
 const STREAM: &str = "sales";
@@ -42,8 +43,8 @@ pub(crate) struct EventCopy {
 impl TorturedBroker {
     pub(crate) async fn start() -> Result<Self> {
         let server = NatsServer::start(&[]).await?;
-        let context = jetstream::new(async_nats::connect(server.url()).await?);
-        context.create_stream(config(SHORT_WINDOW)).await?;
+        let stream = TopicPlan { window: Some(SHORT_WINDOW), ..TopicPlan::new("", STREAM) };
+        server.url().parse::<BrokerUrl>()?.create(&stream).await?;
         Ok(Self { server, read: Vec::new(), purged: Vec::new() })
     }
 
@@ -63,7 +64,8 @@ impl TorturedBroker {
     /// Lets it recognize a repeated id for this long from now on.
     pub(crate) async fn recognize_repetitions(&self, window: Duration) -> Result<()> {
         let context = jetstream::new(async_nats::connect(self.server.url()).await?);
-        context.update_stream(config(window)).await?;
+        let present = context.get_stream(STREAM).await?.get_info().await?.config;
+        context.update_stream(Config { duplicate_window: window, ..present }).await?;
         Ok(())
     }
 
@@ -106,8 +108,4 @@ impl TorturedBroker {
         }
         Ok(last)
     }
-}
-
-fn config(duplicate_window: Duration) -> stream::Config {
-    stream::Config { name: STREAM.into(), subjects: vec![STREAM.into()], duplicate_window, ..Default::default() }
 }

@@ -1,9 +1,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use anyhow::{Result, ensure};
+use hapax_systems::{BrokerUrl, TopicPlan};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
@@ -32,7 +31,7 @@ fn observer(config: &ClientConfig) -> Result<BaseConsumer> {
 /// The topic, from the side of its producer and of an administrator.
 pub(crate) struct TransferTopic {
     config: ClientConfig,
-    admin: AdminClient<DefaultClientContext>,
+    broker: BrokerUrl,
     producer: ThreadedProducer<DefaultProducerContext>,
     observer: BaseConsumer,
     /// On how many brokers each partition is.
@@ -50,19 +49,16 @@ impl TransferTopic {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", hosts);
         let (observer, producer) = (observer(&config)?, producer(&config)?);
-        let (admin, copies) = (config.create()?, i32::try_from(copies)?);
+        let (broker, copies) = (format!("kafka://{hosts}").parse()?, i32::try_from(copies)?);
         let (seen, due, next, sent) = (Vec::new(), BTreeMap::new(), 0, 0);
-        let mut topic = Self { config, admin, producer, observer, copies, seen, due, next, sent };
+        let mut topic = Self { config, broker, producer, observer, copies, seen, due, next, sent };
         topic.create_empty().await?;
         Ok(topic)
     }
 
     async fn create_empty(&mut self) -> Result<()> {
-        let new = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(self.copies));
-        let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
-        for created in self.admin.create_topics([&new], &options).await? {
-            created.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
-        }
+        let copies = Some(self.copies);
+        self.broker.create(&TopicPlan { partitions: PARTITIONS, copies, ..TopicPlan::new("", TOPIC) }).await?;
         let mut all = TopicPartitionList::new();
         for partition in 0..PARTITIONS {
             all.add_partition_offset(TOPIC, partition, Offset::Beginning)?;
@@ -74,10 +70,7 @@ impl TransferTopic {
 
     /// Deletes the topic, and creates it again. Nothing may be on the way.
     pub(crate) async fn recreate(&mut self) -> Result<()> {
-        let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
-        for deleted in self.admin.delete_topics(&[TOPIC], &options).await? {
-            deleted.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
-        }
+        self.broker.remove(TOPIC).await?;
         let begun = Instant::now();
         while block_in_place(|| self.exists())? {
             ensure!(begun.elapsed() < DEADLINE, "the topic is not deleted");

@@ -1,22 +1,16 @@
 use std::cell::Cell;
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use async_nats::jetstream::{self, stream};
+use anyhow::Context;
 use hapax_stores::PostgresTables;
+use hapax_systems::{BrokerUrl, TopicPlan};
 use hapax_testkit::servers::{
     KafkaServer, NatsServer, PostgresServer, PostgresServerOptions, RedisKind, RedisServer, RedisServerOptions,
 };
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::stages::StagePlaces;
 use crate::subjects::worker::unpack;
-
-const PARTITIONS: i32 = 4;
 
 /// The servers between the processes of a pipeline.
 pub(super) struct PipelineServers {
@@ -68,19 +62,10 @@ impl PipelineServers {
         let table = format!("create table {schema}.payment (number bigint not null, amount integer not null)");
         self.postgres.client().await?.batch_execute(&table).await?;
         let kafka = self.kafka.address().to_string();
-        create_topic(&kafka, &topic).await?;
-        let config = stream::Config { name: subject.clone(), subjects: vec![subject.clone()], ..Default::default() };
-        jetstream::new(async_nats::connect(self.nats.url()).await?).create_stream(config).await?;
+        for (broker, name) in [(self.kafka.url(), &topic), (self.nats.url(), &subject)] {
+            broker.parse::<BrokerUrl>()?.create(&TopicPlan::new("", name)).await?;
+        }
         let stamps = self.folder.path().join(format!("stamps-{run}"));
         Ok(StagePlaces { kafka, topic, database, nats: self.nats.url(), subject, stamps })
     }
-}
-
-async fn create_topic(hosts: &str, name: &str) -> anyhow::Result<()> {
-    let admin: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", hosts).create()?;
-    let topic = NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1));
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-    let created = admin.create_topics([&topic], &options).await?;
-    ensure!(created.iter().all(Result::is_ok), "{created:?}");
-    Ok(())
 }

@@ -2,16 +2,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_core::outbox::Sink;
+use hapax_systems::{BrokerUrl, TopicPlan};
 use uuid::Uuid;
 
 /// A broker that the relay and the bare loop publish to.
 #[async_trait(?Send)]
 pub(super) trait BenchBroker {
+    /// Where topics are created and removed.
+    fn url(&self) -> String;
+
     /// Creates a topic.
-    async fn create(&self, topic: &str) -> anyhow::Result<()>;
+    async fn create(&self, topic: &str) -> anyhow::Result<()> {
+        self.url().parse::<BrokerUrl>()?.create(&TopicPlan::new("", topic)).await
+    }
 
     /// Removes a topic with its events, so that the disk keeps those of one measurement.
-    async fn remove(&self, topic: &str) -> anyhow::Result<()>;
+    async fn remove(&self, topic: &str) -> anyhow::Result<()> {
+        self.url().parse::<BrokerUrl>()?.remove(topic).await
+    }
 
     /// What the relay publishes to.
     async fn sink(&self) -> anyhow::Result<Arc<dyn Sink>>;

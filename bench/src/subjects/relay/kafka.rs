@@ -9,16 +9,13 @@ use hapax_core::outbox::Sink;
 use hapax_core::runtime::Tokio;
 use hapax_testkit::servers::KafkaServer;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::client::ClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, ProducerContext};
 use tokio::runtime::Runtime;
 
 use super::brokers::{BareEvent, BenchBroker};
 use crate::subjects::worker::unpack;
-
-const PARTITIONS: i32 = 4;
 
 /// How long the broker may take for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,46 +50,23 @@ impl KafkaBroker {
         unpack("kafka")?;
         let server = runtime.block_on(KafkaServer::start(&[]))?;
         let confirmed = ConfirmedCount::default();
-        let mut config = config(&server);
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", server.address().to_string());
         config.set("enable.idempotence", "true").set("acks", "all").set("partitioner", "murmur2_random");
         config.set("linger.ms", "1").set("batch.size", "65536");
         let producer = config.create_with_context(confirmed.clone())?;
         Ok(Self { server, producer, confirmed })
     }
-
-    fn admin(&self) -> anyhow::Result<AdminClient<DefaultClientContext>> {
-        Ok(config(&self.server).create()?)
-    }
-}
-
-fn config(server: &KafkaServer) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", server.address().to_string());
-    config
-}
-
-fn options() -> AdminOptions {
-    AdminOptions::new().operation_timeout(Some(PATIENCE))
 }
 
 #[async_trait(?Send)]
 impl BenchBroker for KafkaBroker {
-    async fn create(&self, topic: &str) -> anyhow::Result<()> {
-        let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
-        let created = self.admin()?.create_topics([&new], &options()).await?;
-        ensure!(created.iter().all(Result::is_ok), "{created:?}");
-        Ok(())
-    }
-
-    async fn remove(&self, topic: &str) -> anyhow::Result<()> {
-        let removed = self.admin()?.delete_topics(&[topic], &options()).await?;
-        ensure!(removed.iter().all(Result::is_ok), "{removed:?}");
-        Ok(())
+    fn url(&self) -> String {
+        self.server.url()
     }
 
     async fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
-        let url = format!("kafka://{}", self.server.address());
-        Ok(Arc::new(KafkaSink::open(url.parse()?, Arc::new(Tokio::current())).await?))
+        Ok(Arc::new(KafkaSink::open(self.url().parse()?, Arc::new(Tokio::current())).await?))
     }
 
     async fn publish(&self, topic: &str, events: Vec<BareEvent>) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::push;
-use async_nats::jetstream::{self, Context, stream};
+use async_nats::jetstream::{self, Context};
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use hapax_brokers::NatsSink;
@@ -31,10 +31,6 @@ impl NatsBroker {
         })
     }
 
-    pub(super) fn url(&self) -> String {
-        self.server.url()
-    }
-
     /// What arrives in the stream from now on, in its order.
     pub(super) async fn arrivals(&self, topic: &str) -> anyhow::Result<push::Ordered> {
         let config = push::OrderedConfig { deliver_subject: format!("arrivals.{topic}"), ..Default::default() };
@@ -45,15 +41,8 @@ impl NatsBroker {
 
 #[async_trait(?Send)]
 impl BenchBroker for NatsBroker {
-    async fn create(&self, topic: &str) -> anyhow::Result<()> {
-        let config = stream::Config { name: topic.into(), subjects: vec![topic.into()], ..Default::default() };
-        self.context.create_stream(config).await?;
-        Ok(())
-    }
-
-    async fn remove(&self, topic: &str) -> anyhow::Result<()> {
-        self.context.delete_stream(topic).await?;
-        Ok(())
+    fn url(&self) -> String {
+        self.server.url()
     }
 
     async fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {

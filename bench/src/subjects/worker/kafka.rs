@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use hapax_brokers::{KafkaSource, KafkaUrl};
 use hapax_core::runtime::Tokio;
+use hapax_systems::{BrokerUrl, TopicPlan};
 use hapax_testkit::servers::KafkaServer;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Header, Headers, Message, OwnedHeaders};
@@ -53,7 +52,8 @@ impl KafkaTopics {
     pub(super) fn topic(&self, runtime: &Runtime, messages: usize) -> anyhow::Result<Topic> {
         self.created.set(self.created.get() + 1);
         let topic = Topic { hosts: self.server.address().to_string(), name: format!("topic-{}", self.created.get()) };
-        runtime.block_on(topic.create())?;
+        let plan = TopicPlan { partitions: PARTITIONS, ..TopicPlan::new("", &topic.name) };
+        runtime.block_on(self.server.url().parse::<BrokerUrl>()?.create(&plan))?;
         topic.fill(messages)?;
         Ok(topic)
     }
@@ -64,15 +64,6 @@ impl Topic {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.hosts);
         config
-    }
-
-    async fn create(&self) -> anyhow::Result<()> {
-        let admin: AdminClient<DefaultClientContext> = self.config().create()?;
-        let topic = NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1));
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-        let created = admin.create_topics([&topic], &options).await?;
-        ensure!(created.iter().all(Result::is_ok), "{created:?}");
-        Ok(())
     }
 
     fn fill(&self, messages: usize) -> anyhow::Result<()> {

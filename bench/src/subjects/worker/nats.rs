@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use async_nats::HeaderMap;
+use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
-use async_nats::jetstream::{self, stream};
 use futures_util::future::try_join_all;
 use futures_util::{FutureExt, StreamExt};
 use hapax_brokers::NatsSource;
 use hapax_core::runtime::Tokio;
+use hapax_systems::{BrokerUrl, TopicPlan};
 use hapax_testkit::servers::NatsServer;
 use uuid::Uuid;
 
@@ -93,8 +94,7 @@ impl Streams {
 
 async fn fill(server: &NatsServer, name: &str) -> anyhow::Result<()> {
     let context = jetstream::new(async_nats::connect(server.url()).await?);
-    let config = stream::Config { name: name.into(), subjects: vec![name.into()], ..Default::default() };
-    context.create_stream(config).await?;
+    server.url().parse::<BrokerUrl>()?.create(&TopicPlan::new("", name)).await?;
     for first in (0..MESSAGES).step_by(UNCONFIRMED) {
         let mut sent = Vec::new();
         for _ in first..(first + UNCONFIRMED).min(MESSAGES) {
