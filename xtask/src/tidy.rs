@@ -29,6 +29,7 @@ const RULES: &[TidyRule] = &[
     (walls::machine_is_pure, "the machine is pure: pass time and random values as arguments"),
     (walls::adapters_do_not_depend_on_each_other, "adapters share code through core and net only: move it there"),
     (walls::net_knows_errors_and_the_runtime, "net is below the adapters: it knows no record, store or broker"),
+    (walls::only_systems_name_a_backend, "only crates/systems names a backend: take what a URL of it names"),
     (walls::nothing_depends_on_commands, "commands are at the bottom: move what others use into a folder of its own"),
     (walls::guarded_places_exist, "a rule guards this path: change the rule when the file moves"),
     (habits::sql_lives_in_sql_files, "move it into a .sql file beside the module and include that"),

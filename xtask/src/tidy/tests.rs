@@ -55,6 +55,19 @@ fn core_takes_sync_and_macros_from_tokio() {
 }
 
 #[test]
+fn the_binary_names_no_backend() {
+    let rule = only_systems_name_a_backend;
+    for bad in ["use hapax::stores::Sqlite;", "use hapax::{Store, brokers::NatsUrl};", "hapax::stores::Redis::with(u);"]
+    {
+        refuses(rule, "crates/cli/src/store/opening.rs", bad);
+    }
+    assert_eq!(found(rule, "crates/cli/Cargo.toml", "[dependencies]\nhapax-stores.workspace = true"), [2]);
+    accepts(rule, "crates/cli/src/store/opening.rs", "use hapax::store::Inspect; use hapax_systems::StoreUrl;");
+    refuses(rule, "crates/demo/src/pipeline.rs", "use hapax::brokers::KafkaSink;");
+    accepts(rule, "crates/demo/src/pipeline.rs", "use hapax::stores::PostgresLedger;");
+}
+
+#[test]
 fn only_the_entry_point_and_commands_use_commands() {
     let rule = nothing_depends_on_commands;
     for bad in ["use crate::commands::print::line;", "use super::commands::dead;", "crate::commands::run();"] {

@@ -1,7 +1,5 @@
 //! The admin API over HTTP: what it answers, and what it refuses.
 
-#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
-
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! A worker and a relay in which an operator has something to decide.
 
-#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Stdio};

@@ -1,7 +1,5 @@
 //! `hapax keys` on an SQLite file, and its errors.
 
-#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
-
 use hapax::stores::Sqlite;
 
 use crate::harness::{hapax, sqlite};

@@ -1,7 +1,5 @@
 //! `hapax plan` beside the file that a store writes.
 
-#![expect(clippy::disallowed_types, reason = "the store is what the plan is compared with")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! `hapax reconcile` on SQLite, its probe and its errors.
 
-#![expect(clippy::disallowed_types, reason = "the test plants records in a store")]
-
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

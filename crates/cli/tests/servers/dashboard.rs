@@ -1,7 +1,5 @@
 //! The dashboard in a browser.
 
-#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
-
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,7 +1,5 @@
 //! `hapax keys` on Redis and PostgreSQL.
 
-#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
-
 use hapax::stores::{Postgres, Redis};
 use hapax_testkit::servers::{self, PostgresServer, RedisKind, RedisServer, RedisServerOptions, Trial};
 

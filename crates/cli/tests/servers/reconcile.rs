@@ -1,7 +1,5 @@
 //! `hapax reconcile` between Redis and PostgreSQL.
 
-#![expect(clippy::disallowed_types, reason = "the test plants records in a store")]
-
 use std::sync::Arc;
 
 use hapax::ledger::{Claimed, Terms};

@@ -4,8 +4,6 @@
 //! while. Any other block is a script. `<!-- continues -->` above a block appends it to the script before it, and
 //! `<!-- not run: REASON -->` leaves a block out.
 
-#![expect(clippy::disallowed_types, reason = "the documents speak of files with records")]
-
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
