@@ -126,7 +126,7 @@ impl ServiceFolder {
             return Ok(());
         }
         let version = self.unpack()??;
-        let running = running::start(&self.folder.join("server.sh"), &self.name, &folder)?;
+        let running = running::start(&self.folder, &folder)?;
         println!("{} {version} runs: {running}", self.name);
         Ok(())
     }
@@ -187,24 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn every_service_of_the_fixtures_is_known() {
-        let names: Vec<String> = ServiceFolder::all(root()).unwrap().into_iter().map(|service| service.name).collect();
-        assert_eq!(
-            names,
-            [
-                "chromium",
-                "kafka",
-                "nats",
-                "node-postgres",
-                "pgbouncer",
-                "pgx",
-                "postgres",
-                "promtool",
-                "psycopg",
-                "redis",
-                "valkey"
-            ]
-        );
+    fn a_folder_with_both_scripts_is_a_service() {
+        let services = ServiceFolder::all(root()).unwrap();
+        let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+        assert!(["chromium", "kafka", "postgres"].iter().all(|name| names.contains(name)), "{names:?}");
     }
 
     #[test]

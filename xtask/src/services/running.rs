@@ -13,21 +13,31 @@ use std::time::{Duration, Instant};
 /// The longest time that a server may take to listen or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A service that can be started.
-struct Startable {
-    name: &'static str,
+/// How a server is started, as `service.toml` in the folder of its scripts says.
+struct ServiceFile {
     usual_port: u16,
-    /// What the URL has before and after the server's address.
-    url: (&'static str, &'static str),
+    /// The URL with `{address}` in place of the server's address.
+    url: String,
+    /// The signal that ends the server.
+    signal: String,
 }
 
-const STARTABLE: &[Startable] = &[
-    Startable { name: "kafka", usual_port: 9092, url: ("kafka://", "") },
-    Startable { name: "nats", usual_port: 4222, url: ("nats://", "") },
-    Startable { name: "postgres", usual_port: 5432, url: ("postgres://postgres@", "/postgres") },
-    Startable { name: "redis", usual_port: 6379, url: ("redis://", "/0") },
-    Startable { name: "valkey", usual_port: 6380, url: ("redis://", "/0") },
-];
+impl ServiceFile {
+    fn read(scripts: &Path) -> Result<Self, String> {
+        let path = scripts.join("service.toml");
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("it cannot be started: {}: {error}", path.display()))?;
+        let value = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once('='));
+            let (_, value) = lines.find(|(key, _)| key.trim() == name)?;
+            Some(value.trim().trim_matches('"').to_owned())
+        };
+        let needed = |name: &str| value(name).ok_or_else(|| format!("{} has no {name}", path.display()));
+        let usual_port: u16 =
+            needed("port")?.parse().map_err(|_| format!("{}: the port is no number", path.display()))?;
+        Ok(Self { usual_port, url: needed("url")?, signal: value("signal").unwrap_or_else(|| "TERM".to_owned()) })
+    }
+}
 
 /// A running server, read from the file that `start` wrote.
 #[derive(Debug)]
@@ -37,6 +47,7 @@ pub(super) struct RunningServer {
     /// The start time of the process in clock ticks. It tells the server from a later process with the same id.
     began: String,
     url: String,
+    signal: String,
 }
 
 impl fmt::Display for RunningServer {
@@ -50,16 +61,15 @@ impl RunningServer {
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let file = folder.join("running");
         let text = fs::read_to_string(&file).ok()?;
-        let [pid, began, url] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        let running = Self { file, pid: pid.to_owned(), began: began.to_owned(), url: url.to_owned() };
+        let [pid, began, url, signal] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let [pid, began, url, signal] = [pid, began, url, signal].map(str::to_owned);
+        let running = Self { file, pid, began, url, signal };
         running.is_there().then_some(running)
     }
 
     /// Ends the server and waits until its process has ended.
     pub(super) fn end(&self) -> Result<(), String> {
-        // SIGINT ends PostgreSQL at once; at SIGTERM it waits until its clients have gone.
-        let signal = if self.url.starts_with("postgres") { "-INT" } else { "-TERM" };
-        let killed = Command::new("kill").args([signal, &self.pid]).status();
+        let killed = Command::new("kill").args([&format!("-{}", self.signal), &self.pid]).status();
         if !killed.is_ok_and(|status| status.success()) {
             return Err(format!("cannot end process {}", self.pid));
         }
@@ -90,15 +100,13 @@ fn began(pid: &str) -> Option<String> {
     (state != "Z" && state != "X").then(|| words.nth(18).map(str::to_owned)).flatten()
 }
 
-/// Starts a server and waits until it listens.
-pub(super) fn start(script: &Path, name: &str, folder: &Path) -> Result<RunningServer, String> {
-    let service = STARTABLE.iter().find(|service| service.name == name);
-    let service = service
-        .ok_or_else(|| format!("`up` cannot start {name}: add it to STARTABLE in xtask/src/services/running.rs"))?;
-    launch(script, folder, service).map_err(|error| format!("{name}: {error}"))
+/// Starts the server of these scripts and waits until it listens. Its data and its log go to `folder`.
+pub(super) fn start(scripts: &Path, folder: &Path) -> Result<RunningServer, String> {
+    let service = ServiceFile::read(scripts)?;
+    launch(&scripts.join("server.sh"), folder, service).map_err(|error| format!("{}: {error}", scripts.display()))
 }
 
-fn launch(script: &Path, folder: &Path, service: &Startable) -> io::Result<RunningServer> {
+fn launch(script: &Path, folder: &Path, service: ServiceFile) -> io::Result<RunningServer> {
     let data = folder.join("data");
     fs::create_dir_all(&data)?;
     let address = free(service.usual_port)?;
@@ -115,10 +123,10 @@ fn launch(script: &Path, folder: &Path, service: &Startable) -> io::Result<Runni
     }
     let pid = child.id().to_string();
     let began = began(&pid).ok_or_else(|| io::Error::other("it has ended"))?;
-    let url = format!("{}{address}{}", service.url.0, service.url.1);
-    let file = folder.join("running");
-    fs::write(&file, format!("{pid} {began} {url}\n"))?;
-    Ok(RunningServer { file, pid, began, url })
+    let url = service.url.replace("{address}", &address.to_string());
+    let (file, signal) = (folder.join("running"), service.signal);
+    fs::write(&file, format!("{pid} {began} {url} {signal}\n"))?;
+    Ok(RunningServer { file, pid, began, url, signal })
 }
 
 /// The usual port, or a free one if it is in use.
@@ -150,8 +158,24 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id().to_string();
-        fs::write(folder.join("running"), format!("{pid} {} url\n", change(began(&pid).unwrap()))).unwrap();
+        fs::write(folder.join("running"), format!("{pid} {} url TERM\n", change(began(&pid).unwrap()))).unwrap();
         (child, folder)
+    }
+
+    #[test]
+    fn a_server_is_started_as_its_file_says() {
+        let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures"));
+        let postgres = ServiceFile::read(&fixtures.join("postgres")).unwrap();
+        assert_eq!((postgres.usual_port, &*postgres.signal), (5432, "INT"));
+        assert_eq!(postgres.url, "postgres://postgres@{address}/postgres");
+        for folder in fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path()) {
+            if folder.join("service.toml").exists() {
+                let service = ServiceFile::read(&folder).unwrap();
+                assert!(service.url.contains("{address}"), "{}", folder.display());
+            }
+        }
+        let error = ServiceFile::read(&fixtures.join("chromium")).err().unwrap();
+        assert!(error.contains("service.toml"), "{error}");
     }
 
     #[test]
