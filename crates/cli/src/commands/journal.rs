@@ -1,6 +1,6 @@
 //! `hapax journal`: records the answers of a journal in the store that has replaced its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -52,11 +52,10 @@ fn place(text: &str) -> Result<StorePlace, String> {
     if text == StorePlace::unknown().to_string() {
         return Ok(StorePlace::unknown());
     }
-    // As the log names it: a link may be at the path by now.
-    if text.starts_with("sqlite:///") {
-        return Ok(StorePlace::new(text));
-    }
-    text.parse().map(|url: StoreUrl| url.place()).map_err(|error: anyhow::Error| format!("{error:#}"))
+    let url: StoreUrl = text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))?;
+    // An absolute path is what the log names. A link may be there by now.
+    let is_logged = url.file().is_some_and(Path::is_absolute);
+    Ok(if is_logged { StorePlace::new(text) } else { url.place() })
 }
 
 pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {

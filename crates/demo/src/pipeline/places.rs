@@ -1,6 +1,6 @@
 //! Where the parts of a run keep their data: in three files of the run, or on servers. No other module knows both.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -48,26 +48,29 @@ pub(super) async fn create(scenario: &Scenario, folder: &Path) -> Result<(Places
 
 /// What the ingest service does with requests.
 pub(super) async fn intake(args: &DemoServiceArgs) -> Result<Box<dyn Intake>> {
-    match file(args) {
-        Some(file) => in_files::intake(args, file),
+    match file(args)? {
+        Some(file) => in_files::intake(args, &file),
         None => on_servers::intake(args, args.sink.parse::<SinkUrl>()?.open(runtime()).await?),
     }
 }
 
 /// What the workers do with messages.
 pub(super) async fn charge_messages(args: &DemoServiceArgs) -> Result<Arc<dyn Process>> {
-    match file(args) {
-        Some(file) => in_files::charge_messages(args, file).await,
+    match file(args)? {
+        Some(file) => in_files::charge_messages(args, &file).await,
         None => on_servers::charge_messages(&args.database),
     }
 }
 
 /// What the consumers do with events.
 pub(super) fn send_receipts(args: &DemoServiceArgs) -> Result<Arc<dyn Process>> {
-    file(args).map_or_else(|| on_servers::send_receipts(&args.database), in_files::send_receipts)
+    match file(args)? {
+        Some(file) => in_files::send_receipts(&file),
+        None => on_servers::send_receipts(&args.database),
+    }
 }
 
 /// The file of a service, unless it is on servers.
-fn file(args: &DemoServiceArgs) -> Option<&Path> {
-    args.database.strip_prefix("sqlite://").map(Path::new)
+fn file(args: &DemoServiceArgs) -> Result<Option<PathBuf>> {
+    Ok(args.database.parse::<StoreUrl>()?.file().map(Path::to_owned))
 }

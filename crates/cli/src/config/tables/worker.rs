@@ -276,7 +276,8 @@ fn dead_letter(values: &Values, store: &StoreUrl) -> Result<DeadLetterPlace, any
     let place = match values.maybe("dead-letter", str::parse)? {
         Some(place) => place,
         None if store.ends_with_process() => {
-            bail!("memory: would lose the dead letters; add --dead-letter URL, or choose another --store")
+            let place = store.place();
+            bail!("{place} would lose the dead letters; add --dead-letter URL, or choose another --store")
         }
         None => DeadLetterPlace::Kept(store.clone()),
     };
