@@ -60,9 +60,7 @@ impl World {
             // A transaction sees no open row but its own, unless a rule is broken.
             ClaimRuling::Busy | ClaimRuling::ClaimedTwice => self.found_busy(space, number),
             ClaimRuling::Mismatch => self.applied_nothing(space, number),
-            ClaimRuling::Dead | ClaimRuling::Vanished => {
-                unreachable!("the model neither closes operations nor removes rows")
-            }
+            ClaimRuling::Dead => unreachable!("the model closes no operation"),
         }
     }
 

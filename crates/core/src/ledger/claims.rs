@@ -8,11 +8,8 @@ use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 use crate::gate::Answer;
 use crate::ledger::rules::{self, ClaimRuling};
-use crate::ledger::{Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried};
+use crate::ledger::{Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried, TriedClaims};
 use crate::telemetry;
-
-/// How often a claim is made again for an operation whose row came and went.
-const CLAIMS: usize = 3;
 
 /// What the claims of a transaction gave.
 #[derive(Debug)]
@@ -23,37 +20,26 @@ pub(super) struct Claims {
     pub(super) claims: Vec<ClaimRuling>,
 }
 
-/// Claims operations, no operation twice. `own` are earlier transactions of the same run whose COMMIT got no reply.
+/// Claims operations, no operation twice, once in a transaction. `own` are earlier transactions of the same run whose
+/// COMMIT got no reply.
 pub(super) async fn claim<T: Transaction>(
     transaction: &mut T,
     namespace: &str,
     calls: &[Call],
     own: &[u64],
 ) -> Result<Claims, Fault> {
-    let mut id = None;
-    let mut claims = vec![ClaimRuling::Vanished; calls.len()];
-    for _ in 0..CLAIMS {
-        let open = |claims: &[ClaimRuling]| {
-            (0..calls.len()).filter(|&n| claims[n] == ClaimRuling::Vanished).collect::<Vec<_>>()
-        };
-        let asked = open(&claims);
-        if asked.is_empty() {
-            break;
-        }
-        let asked_calls: Vec<Call> = asked.iter().map(|&n| calls[n]).collect();
-        let claimed = transaction.claim(namespace, &asked_calls).await?;
-        id = claimed.transaction.or(id);
-        let left: Vec<usize> = (0..asked.len()).filter(|&n| claimed.tries[n] == Tried::NotInserted).collect();
-        let mut found = Vec::new();
-        if !left.is_empty() {
-            let operations: Vec<_> = left.iter().map(|&n| asked_calls[n].operation()).collect();
-            found = transaction.read(namespace, &operations).await?;
-        }
-        for (n, &index) in asked.iter().enumerate() {
-            let found = left.iter().position(|&place| place == n).and_then(|place| found.get(place));
-            claims[index] = rules::claim(&calls[index], claimed.tries[n], found, own);
-        }
+    let TriedClaims { transaction: id, tries } = transaction.claim(namespace, calls).await?;
+    let left: Vec<usize> = (0..calls.len()).filter(|&n| tries[n] == Tried::NotInserted).collect();
+    let mut found = Vec::new();
+    if !left.is_empty() {
+        let operations: Vec<_> = left.iter().map(|&n| calls[n].operation()).collect();
+        found = transaction.read(namespace, &operations).await?;
     }
+    let mut found_rows = vec![None; calls.len()];
+    for (&n, found) in left.iter().zip(&found) {
+        found_rows[n] = Some(found);
+    }
+    let claims: Vec<_> = (0..calls.len()).map(|n| rules::claim(&calls[n], tries[n], found_rows[n], own)).collect();
     #[cfg(feature = "test-util")]
     if claims.contains(&ClaimRuling::Fresh) {
         crate::testing::reach(crate::testing::Kill::AfterClaim);
@@ -107,7 +93,7 @@ where
         ClaimRuling::Fresh => Claimed::Fresh(Entry::new(Arc::clone(namespace), call.operation(), 0).owed()),
         ClaimRuling::Replay { answer, .. } => Claimed::Replay(decode(answer)?),
         ClaimRuling::Mismatch => Claimed::Mismatch,
-        ClaimRuling::Busy | ClaimRuling::Vanished => Claimed::Busy,
+        ClaimRuling::Busy => Claimed::Busy,
         ClaimRuling::Dead => Claimed::Dead,
         ClaimRuling::ClaimedTwice => return Err(claimed_twice()),
     };

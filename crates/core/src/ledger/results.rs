@@ -20,7 +20,7 @@ pub(super) fn decided<A: Answer>(claim: ClaimRuling) -> Option<CallResult<A>> {
             Some(claims::decode(answer).map(|answer| answered(answer, provenance)).map_err(Refused::store))
         }
         ClaimRuling::Mismatch => refused(Reason::Mismatch),
-        ClaimRuling::Busy | ClaimRuling::Vanished => refused(BUSY),
+        ClaimRuling::Busy => refused(BUSY),
         ClaimRuling::Dead => refused(Reason::Dead),
         ClaimRuling::ClaimedTwice => Some(Err(Refused::store(claims::claimed_twice()))),
     }

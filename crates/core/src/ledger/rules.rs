@@ -24,14 +24,12 @@ pub enum ClaimRuling {
     },
     /// The operation has ended with another payload.
     Mismatch,
-    /// Another transaction runs the operation.
+    /// Another transaction runs the operation, or what was in its way is gone.
     Busy,
     /// The operation is closed after too many attempts.
     Dead,
     /// This transaction has claimed the operation before.
     ClaimedTwice,
-    /// Neither inserted nor found: claim again.
-    Vanished,
 }
 
 /// Decides what a call gets. `found` is what a new statement found for an operation that was not inserted. `own` are
@@ -53,7 +51,7 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
         }
         (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
         (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                // K7
-        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Vanished,  // K8
+        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Busy,      // K8
     }
 }
 

@@ -102,9 +102,9 @@ fn k7_a_dead_operation_without_a_row_is_dead() {
 }
 
 #[test]
-fn k8_a_row_that_is_gone_has_vanished() {
-    assert_eq!(not_inserted(&call(1), FoundRow::Nothing, &[5]), ClaimRuling::Vanished);
-    assert_eq!(claim(&call(1), Tried::NotInserted, None, &[5]), ClaimRuling::Vanished);
+fn k8_an_operation_whose_row_is_gone_is_busy() {
+    assert_eq!(not_inserted(&call(1), FoundRow::Nothing, &[5]), ClaimRuling::Busy);
+    assert_eq!(claim(&call(1), Tried::NotInserted, None, &[5]), ClaimRuling::Busy);
 }
 
 /// What follows, for every number of operations that makes no difference here, counting or not.
