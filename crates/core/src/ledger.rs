@@ -1,22 +1,22 @@
 //! Layer 2: the effect of an operation happens once, because a row of the ledger commits in the same transaction.
 //!
 //! ```text
-//! claim ─┬─ fresh ── savepoint ── handler ─┬─ applied ── finish ── events ──────────────────► COMMIT
+//! claim ─┬─ fresh ── savepoint ── handler ─┬─ applied ── finish with its events ────────────► COMMIT
 //!        │                                 ├─ final ──── back to the savepoint ── finish ───► COMMIT
 //!        │                                 └─ failed ───────────────────────────────────────► ROLLBACK
 //!        ├─ busy: another transaction runs the operation ───────────────────────────────────► try later
 //!        └─ replay, mismatch, dead ─────────────────────────────────────────────────────────► no handler
 //! ```
 //!
-//! A row is inserted open, and an open row cannot commit: every row that another transaction can see has its answer and
-//! its effect. Rows need no lease and no clock. The operation's id is derived, so a store of layer 1 that forgot
-//! everything changes nothing here.
+//! A transaction with a claim that is not finished cannot commit: every row that another transaction can see has its
+//! answer and its effect. Rows need no lease and no clock. The operation's id is derived, so a store of layer 1 that
+//! forgot everything changes nothing here.
 //!
 //! ```text
 //! rules.rs        every decision, pure, with numbered rows
 //! transaction.rs  the statements that an adapter implements
 //! claims.rs       claim and finish, in a transaction of the caller's own
-//! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish, events
+//! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish
 //! batch.rs        which calls run in which transaction, until each has its result
 //! results.rs      what a call gets for its claim, and what of a failure its caller gets to know
 //! rows.rs         trait LedgerRows: what operators see of the rows of all namespaces
@@ -49,7 +49,7 @@ pub use claims::{Claimed, claim_one, finish_one};
 pub use entry::Entry;
 pub use event::{Event, OutboxRow};
 pub use rows::{CommittedRow, LedgerRows};
-pub use transaction::{Fault, FaultKind, Finished, FoundRow, LastStatement, Row, Transaction, Tried, TriedClaims};
+pub use transaction::{Fault, FaultKind, Finished, FoundRow, Row, Transaction, Tried, TriedClaims};
 
 /// How an operation of the ledger ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

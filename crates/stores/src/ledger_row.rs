@@ -3,26 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use hapax_core::ledger::{FoundRow, LedgerVerdict, OutboxRow, Row};
+use hapax_core::ledger::{Fault, FaultKind, FoundRow, LedgerVerdict, OutboxRow, Row, Tried};
 use hapax_core::{Fingerprint, Rule};
 
-/// The columns of a finished row.
+/// The columns of a row. An older release may have left one without its end.
 pub(crate) struct FinishedRow<'r> {
     pub(crate) rule: i16,
-    pub(crate) verdict: i16,
+    pub(crate) verdict: Option<i16>,
     pub(crate) fingerprint: &'r [u8],
-    pub(crate) answer: &'r [u8],
+    pub(crate) answer: Option<&'r [u8]>,
     pub(crate) transaction: i64,
 }
 
 impl From<FinishedRow<'_>> for FoundRow {
     fn from(row: FinishedRow<'_>) -> Self {
+        let (Some(verdict), Some(answer)) = (row.verdict.and_then(verdict), row.answer) else {
+            return Self::Damaged;
+        };
         let bytes = row.fingerprint.try_into().unwrap_or_default();
-        let is_rejected = row.verdict == verdict_number(LedgerVerdict::Rejected);
         Self::Row(Row {
             fingerprint: Fingerprint::from_parts(Rule(u8::try_from(row.rule).unwrap_or(u8::MAX)), bytes),
-            verdict: if is_rejected { LedgerVerdict::Rejected } else { LedgerVerdict::Applied },
-            answer: Bytes::copy_from_slice(row.answer),
+            verdict,
+            answer: Bytes::copy_from_slice(answer),
             transaction: Some(row.transaction.cast_unsigned()),
         })
     }
@@ -33,6 +35,22 @@ pub(crate) fn verdict_number(verdict: LedgerVerdict) -> i16 {
     match verdict {
         LedgerVerdict::Applied => 1,
         LedgerVerdict::Rejected => 2,
+    }
+}
+
+/// What the column `verdict` says. None: no release writes this number.
+pub(crate) fn verdict(number: i16) -> Option<LedgerVerdict> {
+    [LedgerVerdict::Applied, LedgerVerdict::Rejected].into_iter().find(|&verdict| verdict_number(verdict) == number)
+}
+
+/// What the words of `hapax_claim_own` mean.
+pub(crate) fn own_claim(found: &str) -> Result<Tried, Fault> {
+    match found {
+        "locked" => Ok(Tried::Locked),
+        "claimed" => Ok(Tried::Inserted),
+        "ended" => Ok(Tried::NotInserted),
+        "open" => Ok(Tried::ClaimedHere),
+        _ => Err(Fault::new(FaultKind::Failed, "the claim returned a word that this release does not know")),
     }
 }
 

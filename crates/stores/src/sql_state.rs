@@ -31,8 +31,8 @@ const OUT_OF_MEMORY: &str = "53200";
 /// The server takes no writes.
 const READ_ONLY: &str = "25006";
 
-/// A table, a column, a schema.
-const MISSING: [&str; 3] = ["42P01", "42703", "3F000"];
+/// A table, a column, a schema, a function.
+const MISSING: [&str; 4] = ["42P01", "42703", "3F000", "42883"];
 
 /// Whether the role has no right to an object. A policy that forbids one row has the same code, and so has an error
 /// that a function of the user raises: those are about one message. The names are those of the server's own functions,

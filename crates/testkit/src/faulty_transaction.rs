@@ -19,9 +19,10 @@ pub struct StatementFault {
 impl StatementFault {
     /// Every disturbance of the statement with this number.
     pub fn all(number: usize) -> impl Iterator<Item = Self> {
-        const KINDS: [Option<FaultKind>; 6] = [
+        const KINDS: [Option<FaultKind>; 7] = [
             None,
             Some(FaultKind::Conflict),
+            Some(FaultKind::RowExists),
             Some(FaultKind::Unavailable),
             Some(FaultKind::TooLarge),
             Some(FaultKind::Failed),
@@ -92,15 +93,9 @@ impl<T: Transaction> Transaction for FaultyTransaction<'_, T> {
         self.after(result).await
     }
 
-    async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
+    async fn finish(&mut self, namespace: &str, rows: &[Finished], events: &[OutboxRow]) -> Result<usize, Fault> {
         self.before().await?;
-        let result = self.transaction.emit(namespace, rows).await;
-        self.after(result).await
-    }
-
-    async fn finish(&mut self, namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
-        self.before().await?;
-        let result = self.transaction.finish(namespace, rows).await;
+        let result = self.transaction.finish(namespace, rows, events).await;
         self.after(result).await
     }
 

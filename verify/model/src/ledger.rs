@@ -60,7 +60,7 @@ impl World {
             // A transaction sees no open row but its own, unless a rule is broken.
             ClaimRuling::Busy | ClaimRuling::ClaimedTwice => self.found_busy(space, number),
             ClaimRuling::Mismatch => self.applied_nothing(space, number),
-            ClaimRuling::Dead => unreachable!("the model closes no operation"),
+            ClaimRuling::Dead | ClaimRuling::Damaged => unreachable!("the model closes and damages no operation"),
         }
     }
 
@@ -184,5 +184,5 @@ impl World {
 /// What follows after a fault.
 fn after(fault: FaultKind, tries_left: u32, is_commit_open: bool) -> Next {
     let ending = Ending::Fault(fault);
-    rules::next(&Ended { ending, operations: 1, tries_left, is_commit_open, is_counting: false })
+    rules::next(&Ended { ending, operations: 1, tries_left, is_commit_open, had_row: false, is_counting: false })
 }

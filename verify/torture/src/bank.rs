@@ -45,7 +45,7 @@ pub(crate) struct BankEvent {
 
 const EFFECTS: &str = "select operation, payer, payee, amount from transfer";
 const ENTRIES: &str = "
-    select operation::text, namespace, open is null and verdict = 1, convert_from(coalesce(answer, ''), 'UTF8')
+    select operation::text, namespace, verdict = 1, convert_from(answer, 'UTF8')
     from hapax_ledger";
 const EVENTS: &str = "
     select coalesce(operation::text, ''), event_id::text, convert_from(payload, 'UTF8')

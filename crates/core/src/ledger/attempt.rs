@@ -5,7 +5,7 @@ use crate::chaos::Mutant;
 use crate::gate::{Answer, Failure};
 use crate::ledger::batch::{Batch, Slice};
 use crate::ledger::rules::ClaimRuling;
-use crate::ledger::{Entry, Fault, FaultKind, Finished, LastStatement, LedgerVerdict, Transaction, claims};
+use crate::ledger::{Entry, Fault, FaultKind, Finished, LedgerVerdict, Transaction, claims};
 use crate::telemetry;
 
 /// What one transaction did, up to its COMMIT.
@@ -104,7 +104,7 @@ impl<A> Attempted<A> {
     }
 }
 
-/// Runs the calls of a slice in a transaction that was just opened: claim, savepoint, handler, finish, events.
+/// Runs the calls of a slice in a transaction that was just opened: claim, savepoint, handler, finish.
 ///
 /// # Cancel safety
 /// Roll the transaction back if this future is dropped.
@@ -121,7 +121,7 @@ where
     let claims = slice.members().iter().copied().zip(claimed.claims);
     let (fresh, others): (Vec<_>, Vec<_>) = claims.partition(|(_, claim)| *claim == ClaimRuling::Fresh);
     let fresh: Vec<usize> = fresh.into_iter().map(|(index, _)| index).collect();
-    let entry = |index: usize| Entry::new(Arc::clone(batch.namespace()), batch.operation(index), index);
+    let entry = |index: usize| Entry::new(Arc::clone(batch.namespace()), batch.call(index), index);
     let outcome = if fresh.is_empty() {
         if Mutant::ClaimLast.is_on() {
             let mut entries: Vec<Entry> = slice.members().iter().copied().map(entry).collect();
@@ -166,10 +166,9 @@ where
         }
     };
     let events: Vec<_> = entries.iter_mut().flat_map(Entry::take_events).collect();
-    let finished =
-        |(entry, answer): (&Entry, &A)| Finished { operation: entry.operation(), verdict, answer: answer.encode() };
-    let rows: Vec<Finished> = entries.iter().zip(&answers).map(finished).collect();
-    transaction.commit_follows(if events.is_empty() { LastStatement::Finish } else { LastStatement::Emit });
+    let rows: Vec<Finished> =
+        entries.iter().zip(&answers).map(|(entry, answer)| entry.finished(verdict, answer.encode())).collect();
+    transaction.commit_follows();
     let finished = claims::finish(transaction, entries[0].namespace(), &events, &rows).await;
     if !Mutant::SwallowedAbort.is_on() {
         finished?;

@@ -77,6 +77,8 @@ pub struct Slice {
     tries: u32,
     /// Whether an earlier COMMIT of these calls got no reply, and no claim has told since whether it happened.
     is_commit_open: bool,
+    /// Whether the last transaction of these calls found a row at its end.
+    had_row: bool,
 }
 
 /// A call whose handler failed.
@@ -193,7 +195,8 @@ impl<A: Answer> Batch<A> {
         if next == Next::Again {
             self.pause = Some(rules::pause(left.tries, random));
         }
-        self.follow(next, Slice { is_commit_open, ..left }, found);
+        let had_row = ending == Ending::Fault(FaultKind::RowExists);
+        self.follow(next, Slice { is_commit_open, had_row, ..left }, found);
     }
 
     /// Notes the answers of a transaction that has committed.
@@ -211,6 +214,7 @@ impl<A: Answer> Batch<A> {
             operations: left.members.len(),
             tries_left: self.terms.max_tries.saturating_sub(left.tries + 1),
             is_commit_open: left.is_commit_open,
+            had_row: left.had_row,
             is_counting: self.terms.max_attempts.is_some(),
         }
     }
@@ -308,7 +312,11 @@ impl<A: Answer> Batch<A> {
         slice.members.iter().map(|&index| self.work[index].call).collect()
     }
 
-    pub(super) fn operation(&self, index: usize) -> OperationId {
+    pub(super) fn call(&self, index: usize) -> Call {
+        self.work[index].call
+    }
+
+    fn operation(&self, index: usize) -> OperationId {
         self.work[index].call.operation()
     }
 
@@ -319,7 +327,7 @@ impl<A: Answer> Batch<A> {
 
 impl Slice {
     fn new(members: Vec<usize>) -> Self {
-        Self { members, tries: 0, is_commit_open: false }
+        Self { members, tries: 0, is_commit_open: false, had_row: false }
     }
 
     pub(super) fn members(&self) -> &[usize] {

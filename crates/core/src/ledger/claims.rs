@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind};
 use crate::gate::Answer;
 use crate::ledger::rules::{self, ClaimRuling};
-use crate::ledger::{Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried, TriedClaims};
+use crate::ledger::{
+    Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried, TriedClaims,
+};
 use crate::telemetry;
 
 /// What the claims of a transaction gave.
@@ -90,12 +91,13 @@ where
 {
     let mut claims = claim(transaction, namespace, &[*call], &[]).await?.claims;
     let claimed = match claims.remove(0) {
-        ClaimRuling::Fresh => Claimed::Fresh(Entry::new(Arc::clone(namespace), call.operation(), 0).owed()),
+        ClaimRuling::Fresh => Claimed::Fresh(Entry::new(Arc::clone(namespace), *call, 0).owed()),
         ClaimRuling::Replay { answer, .. } => Claimed::Replay(decode(answer)?),
         ClaimRuling::Mismatch => Claimed::Mismatch,
         ClaimRuling::Busy => Claimed::Busy,
         ClaimRuling::Dead => Claimed::Dead,
         ClaimRuling::ClaimedTwice => return Err(claimed_twice()),
+        ClaimRuling::Damaged => return Err(damaged()),
     };
     match &claimed {
         Claimed::Replay(_) | Claimed::Busy | Claimed::Dead => telemetry::ledger_caught_copy(),
@@ -116,12 +118,11 @@ where
 {
     entry.settle();
     let events = entry.take_events();
-    let row = Finished { operation: entry.operation(), verdict: LedgerVerdict::Applied, answer: answer.encode() };
+    let row = entry.finished(LedgerVerdict::Applied, answer.encode());
     Ok(finish(transaction, entry.namespace(), &events, &[row]).await?)
 }
 
-/// Finishes rows, each of which must still be open, then writes events. If the transaction has ended meanwhile, an
-/// event before that check would be committed by itself.
+/// Finishes rows, each of which must still be claimed, and writes events.
 pub(super) async fn finish<T: Transaction>(
     transaction: &mut T,
     namespace: &str,
@@ -130,19 +131,22 @@ pub(super) async fn finish<T: Transaction>(
 ) -> Result<(), Fault> {
     #[cfg(feature = "test-util")]
     crate::testing::reach(crate::testing::Kill::AfterEffect);
-    let finished = transaction.finish(namespace, rows).await?;
+    let finished = transaction.finish(namespace, rows, events).await?;
     if finished != rows.len() {
         let message = "a claim is no longer open: it was rolled back, or the transaction ended before it was finished";
         return Err(Fault::new(FaultKind::Failed, message));
     }
-    let emitted = if events.is_empty() { Ok(()) } else { transaction.emit(namespace, events).await };
     #[cfg(feature = "test-util")]
     crate::testing::reach(crate::testing::Kill::BeforeCommit);
-    if Mutant::EventOutside.is_on() { Ok(()) } else { emitted }
+    Ok(())
 }
 
 pub(super) fn claimed_twice() -> Error {
     Error::new(ErrorKind::Invalid, "this transaction has claimed the same operation before")
+}
+
+pub(super) fn damaged() -> Error {
+    Error::new(ErrorKind::Damaged, "a row of the ledger has no end that this release knows")
 }
 
 pub(super) fn decode<A: Answer>(answer: Bytes) -> Result<A, Error> {

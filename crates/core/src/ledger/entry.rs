@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{EventId, OperationId};
-use crate::ledger::{Event, OutboxRow};
+use crate::ledger::{Call, Event, Finished, LedgerVerdict, OutboxRow};
 use crate::telemetry;
 
 /// A new operation that this transaction has claimed. Write its effect in the same transaction.
@@ -12,7 +14,7 @@ use crate::telemetry;
 #[must_use = "a transaction with an entry that is not finished cannot commit"]
 pub struct Entry {
     namespace: Arc<str>,
-    operation: OperationId,
+    call: Call,
     index: usize,
     events: Vec<OutboxRow>,
     /// Whether the caller has to finish the entry. A runner finishes the entries of its handler itself.
@@ -21,8 +23,8 @@ pub struct Entry {
 
 impl Entry {
     /// The entry of the `index`-th call of a batch. The runner finishes it.
-    pub(super) fn new(namespace: Arc<str>, operation: OperationId, index: usize) -> Self {
-        Self { namespace, operation, index, events: Vec::new(), is_owed: false }
+    pub(super) fn new(namespace: Arc<str>, call: Call, index: usize) -> Self {
+        Self { namespace, call, index, events: Vec::new(), is_owed: false }
     }
 
     /// The same entry, for a caller that has to finish it.
@@ -33,7 +35,7 @@ impl Entry {
 
     /// The id of the operation: use it as the transaction id of the effect.
     pub fn operation(&self) -> OperationId {
-        self.operation
+        self.call.operation()
     }
 
     /// The index of the call in the batch that was given to the runner. 0 for a single call.
@@ -69,7 +71,7 @@ impl Entry {
     fn push(&mut self, event: Event, is_in_commit_order: bool) -> Result<EventId> {
         let number = u32::try_from(self.events.len());
         let number = number.map_err(|_| Error::new(ErrorKind::Invalid, "an operation emits fewer than 2^32 events"))?;
-        let row = event.into_row(&self.namespace, self.operation, number)?;
+        let row = event.into_row(&self.namespace, self.operation(), number)?;
         if is_in_commit_order && row.ordering_key.is_none() {
             let message = "an event without an ordering key has no order; give it a key, or call `emit`";
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -84,6 +86,12 @@ impl Entry {
         std::mem::take(&mut self.events)
     }
 
+    /// The row of the entry.
+    pub(super) fn finished(&self, verdict: LedgerVerdict, answer: Bytes) -> Finished {
+        let (operation, fingerprint) = (self.call.operation(), self.call.newest_fingerprint());
+        Finished { operation, fingerprint, verdict, answer }
+    }
+
     /// Ends the duty to finish the entry.
     pub(super) fn settle(&mut self) {
         self.is_owed = false;
@@ -93,7 +101,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if self.is_owed {
-            telemetry::entry_dropped(self.operation);
+            telemetry::entry_dropped(self.operation());
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn decided<A: Answer>(claim: ClaimRuling) -> Option<CallResult<A>> {
         ClaimRuling::Busy => refused(BUSY),
         ClaimRuling::Dead => refused(Reason::Dead),
         ClaimRuling::ClaimedTwice => Some(Err(Refused::store(claims::claimed_twice()))),
+        ClaimRuling::Damaged => Some(Err(Refused::store(claims::damaged()))),
     }
 }
 

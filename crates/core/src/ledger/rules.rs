@@ -30,6 +30,8 @@ pub enum ClaimRuling {
     Dead,
     /// This transaction has claimed the operation before.
     ClaimedTwice,
+    /// The operation has a row, and nobody can tell how it ended.
+    Damaged,
 }
 
 /// Decides what a call gets. `found` is what a new statement found for an operation that was not inserted. `own` are
@@ -49,9 +51,10 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
         (Tried::NotInserted, _) if Mutant::ViolationIsSuccess.is_on() => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }
-        (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
-        (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                // K7
-        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Busy,      // K8
+        (Tried::ClaimedHere, _) | (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
+        (Tried::NotInserted, Some(FoundRow::Damaged)) => ClaimRuling::Damaged,                                    // K9
+        (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                                          // K7
+        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Busy,                                // K8
     }
 }
 
@@ -80,6 +83,8 @@ pub struct Ended {
     pub tries_left: u32,
     /// Whether an earlier COMMIT of these operations got no reply, and this transaction did not get to claim them.
     pub is_commit_open: bool,
+    /// Whether the transaction before it had the same operations, and ended as this one because a row was there.
+    pub had_row: bool,
     /// Whether failures of one operation are counted.
     pub is_counting: bool,
 }
@@ -116,17 +121,25 @@ pub fn next(ended: &Ended) -> Next {
         Ending::Fault(FaultKind::CommitUnknown) if ended.tries_left > 0 => Next::Again, // T2
         Ending::Fault(FaultKind::CommitUnknown) => Next::Unknown,                       // T3
         Ending::Fault(FaultKind::Conflict | FaultKind::Unavailable) if ended.tries_left > 0 => Next::Again, // T4
+        Ending::Fault(FaultKind::RowExists) if !ended.had_row && ended.tries_left > 0 => Next::Again, // T16
         Ending::ClaimFailed if ended.tries_left > 0 => Next::Again,                     // T15
         Ending::Fault(_) | Ending::ClaimFailed if ended.is_commit_open => Next::Unknown, // T13
         Ending::Fault(FaultKind::Conflict) => Next::NotApplied,                         // T5
+        Ending::Fault(FaultKind::RowExists) if !ended.had_row => Next::NotApplied,      // T5
         Ending::Fault(FaultKind::Unavailable) | Ending::ClaimFailed => Next::Unavailable, // T6
         Ending::Fault(FaultKind::Unusable) => Next::Unusable,                           // T14
         Ending::Fault(FaultKind::TooLarge) if is_one => Next::NotApplied,               // T7
         Ending::Fault(FaultKind::TooLarge) => Next::Halves,                             // T8
-        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) if is_one && ended.is_counting => Next::Count, // T9
-        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) if is_one => Next::NotApplied, // T10
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed | FaultKind::RowExists)
+            if is_one && ended.is_counting =>
+        {
+            Next::Count
+        } // T9
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed | FaultKind::RowExists) if is_one => {
+            Next::NotApplied
+        } // T10
         Ending::HandlerFailed(Some(place)) if place < ended.operations => Next::Around(place), // T11
-        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) => Next::Halves,    // T12
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed | FaultKind::RowExists) => Next::Halves, // T12
     }
 }
 
@@ -159,8 +172,9 @@ pub enum Uncounted {
 /// Decides what follows after a failure that could not be counted: an operation that always fails must have an end.
 pub fn uncounted(kind: FaultKind) -> Uncounted {
     match kind {
-        FaultKind::Conflict | FaultKind::Unavailable | FaultKind::CommitUnknown => Uncounted::NotApplied, // N3
-        FaultKind::TooLarge | FaultKind::Failed | FaultKind::Unusable => Uncounted::Unusable,             // N4
+        FaultKind::Conflict | FaultKind::RowExists => Uncounted::NotApplied, // N3
+        FaultKind::Unavailable | FaultKind::CommitUnknown => Uncounted::NotApplied, // N3
+        FaultKind::TooLarge | FaultKind::Failed | FaultKind::Unusable => Uncounted::Unusable, // N4
     }
 }
 

@@ -17,8 +17,9 @@ use crate::ledger::{Call, LedgerVerdict, OutboxRow};
 /// # Cancel safety
 /// Whoever drops a future of these methods must roll the transaction back.
 pub trait Transaction {
-    /// Claims operations, no operation twice: takes a lock for each without waiting, then inserts an open row for each
-    /// that was locked, is not dead and has no row. Returns what happened, in the order of the calls.
+    /// Claims operations, no operation twice, and once in a transaction of the runner: takes a lock for each without
+    /// waiting, then claims those that were locked, are not dead and have no row. A transaction with a claim cannot
+    /// commit before its end. Returns what happened, in the order of the calls.
     fn claim(&mut self, namespace: &str, calls: &[Call]) -> impl Future<Output = Result<TriedClaims, Fault>>;
 
     /// Reads the rows of operations in a new statement, so that a row is seen that another transaction has committed
@@ -35,27 +36,22 @@ pub trait Transaction {
     /// Undoes what was written since the savepoint.
     fn roll_back_to_savepoint(&mut self) -> impl Future<Output = Result<(), Fault>>;
 
-    /// Inserts rows into the outbox.
-    fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> impl Future<Output = Result<(), Fault>>;
+    /// Ends claims of this transaction with these rows, and inserts the events into the outbox. Returns how many rows
+    /// there were a claim for. If one lacks its claim, no event is written: the transaction may have ended meanwhile,
+    /// so that the event would be committed by itself.
+    fn finish(
+        &mut self,
+        namespace: &str,
+        rows: &[Finished],
+        events: &[OutboxRow],
+    ) -> impl Future<Output = Result<usize, Fault>>;
 
-    /// Finishes open rows of this transaction. Returns how many there were.
-    fn finish(&mut self, namespace: &str, rows: &[Finished]) -> impl Future<Output = Result<usize, Fault>>;
-
-    /// Says that COMMIT follows this statement, if it succeeds, so that an adapter may send both at once. Such a
-    /// statement returns what COMMIT returned if that failed, and a statement whose reply was lost is `CommitUnknown`.
-    fn commit_follows(&mut self, _last: LastStatement) {}
+    /// Says that COMMIT follows `finish`, if it succeeds, so that an adapter may send both at once. It then returns
+    /// what COMMIT returned if that failed, and `CommitUnknown` if a reply was lost.
+    fn commit_follows(&mut self) {}
 
     /// The kind of fault, if this error is one of the database.
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind>;
-}
-
-/// The last statement of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastStatement {
-    /// It emits no events.
-    Finish,
-    /// It emits events.
-    Emit,
 }
 
 /// What a claim did.
@@ -72,10 +68,12 @@ pub struct TriedClaims {
 pub enum Tried {
     /// Another transaction holds the lock of the operation.
     Locked,
-    /// The row was inserted; it is open.
+    /// The operation is claimed.
     Inserted,
-    /// No row was inserted: there is one, or the operation is dead.
+    /// It was not claimed: it has a row, or is dead.
     NotInserted,
+    /// This transaction has claimed the operation before, and has not finished it.
+    ClaimedHere,
 }
 
 /// What a read found for one operation.
@@ -86,6 +84,8 @@ pub enum FoundRow {
     /// A row of this very transaction: it has claimed the operation before. A database without ids of transactions
     /// recognizes it while it is open.
     ClaimedHere,
+    /// A row without an answer or a verdict that this release knows.
+    Damaged,
     /// No row, and the operation is closed after too many attempts.
     Dead,
     /// No row.
@@ -110,6 +110,8 @@ pub struct Row {
 pub struct Finished {
     /// The operation.
     pub operation: OperationId,
+    /// The fingerprint of the payload that ran. In a transaction of the caller's own, the claim has it.
+    pub fingerprint: Fingerprint,
     /// How it ended.
     pub verdict: LedgerVerdict,
     /// The encoded answer.
@@ -138,6 +140,9 @@ pub enum FaultKind {
     /// The transaction lost against another one: a serialization failure, a deadlock, a lock that was not free in time.
     /// It has no effect; run it again.
     Conflict,
+    /// At the end of the transaction, one of its operations had a row, which the claim did not find. It has no effect;
+    /// run it once more: the handler may be what writes the row.
+    RowExists,
     /// The database stops, is out of a resource, or the connection broke before COMMIT was sent. The transaction has no
     /// effect; run it again when the database answers.
     Unavailable,
@@ -157,7 +162,9 @@ impl FaultKind {
     /// The kind of error that callers with a transaction of their own get.
     const fn error_kind(self) -> ErrorKind {
         match self {
-            Self::Conflict | Self::Unavailable | Self::TooLarge | Self::Failed => ErrorKind::NotApplied,
+            Self::Conflict | Self::RowExists | Self::Unavailable | Self::TooLarge | Self::Failed => {
+                ErrorKind::NotApplied
+            }
             Self::Unusable => ErrorKind::Unusable,
             Self::CommitUnknown => ErrorKind::Unknown,
         }
@@ -168,6 +175,7 @@ impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Conflict => "the transaction conflicts with another one; roll it back and run it again",
+            Self::RowExists => "an operation was ended by somebody else; roll the transaction back and run it again",
             Self::Unavailable => "the database of the ledger is not available; nothing was written",
             Self::TooLarge => "the transaction is too large for the database; run less at once",
             Self::Failed => "a statement of the ledger failed; roll the transaction back",

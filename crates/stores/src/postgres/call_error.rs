@@ -144,6 +144,7 @@ fn refusal(code: &SqlState) -> Option<(ErrorKind, &'static str)> {
         (SqlState::QUERY_CANCELED, ErrorKind::NotApplied, "the server cancelled the statement; see statement_timeout"),
         (SqlState::UNDEFINED_TABLE, ErrorKind::Unusable, NO_TABLES),
         (SqlState::UNDEFINED_COLUMN, ErrorKind::Unusable, NO_TABLES),
+        (SqlState::UNDEFINED_FUNCTION, ErrorKind::Unusable, NO_TABLES),
         (SqlState::INVALID_SCHEMA_NAME, ErrorKind::Unusable, NO_TABLES),
         (SqlState::INSUFFICIENT_PRIVILEGE, ErrorKind::Unusable, PERMISSIONS),
         (SqlState::INVALID_PASSWORD, ErrorKind::Unusable, "the server rejects this user or password"),
@@ -170,8 +171,8 @@ pub(crate) const NO_TABLES: &str = "the tables of Hapax are missing in this sche
 pub(crate) const PERMISSIONS: &str = "the role lacks a permission; it needs USAGE on the schema, SELECT on \
     hapax_migration, SELECT and UPDATE on hapax_store, and SELECT, INSERT, UPDATE and DELETE on hapax_record; for dead \
     letters the same on hapax_dead, USAGE and SELECT on its sequence, and SELECT and DELETE on hapax_attempt; for the \
-    outbox see docs/outbox_rights.sql. If the tables are missing, run `hapax migrate --database URL` \
-    with a role that may create them";
+    ledger see docs/ledger_rights.sql and docs/ledger_runner_rights.sql, for the outbox docs/outbox_rights.sql. If the \
+    tables are missing, run `hapax migrate --database URL` with a role that may create them";
 
 const AUTHORIZATION: &str = "the server does not let this user in; check the user and the password in the URL, and \
     pg_hba.conf on the server (it may demand TLS: sslmode=verify-full)";

@@ -1,6 +1,8 @@
 //! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
 
+mod columns;
 mod faults;
+pub(super) mod guard;
 mod handlers;
 mod notifier;
 mod process;

@@ -29,6 +29,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 5, sql: include_str!("migrations/0005_ledger_functions.sql") },
     Migration { version: 6, sql: include_str!("migrations/0006_outbox_attributes.sql") },
     Migration { version: 7, sql: include_str!("migrations/0007_dead_keys.sql") },
+    Migration { version: 8, sql: include_str!("migrations/0008_ledger_guard.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.

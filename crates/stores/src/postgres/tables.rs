@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::ledger::{CommittedRow, LedgerRows, LedgerVerdict};
+use hapax_core::ledger::{CommittedRow, LedgerRows};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
 use hapax_core::{Fingerprint, OperationId, Result, Rule};
@@ -12,10 +12,12 @@ use uuid::Uuid;
 
 use super::PostgresUrl;
 use super::call_error::PostgresCallError;
+use super::ledger::guard;
 use super::migrations;
 use super::pool::ConnectionPool;
 use super::row::damaged;
 use super::sequences;
+use crate::ledger_row::verdict;
 
 /// The tables of Hapax in a PostgreSQL database: records, ledger, attempts, outbox and dead letters.
 ///
@@ -72,7 +74,8 @@ impl PostgresTables {
         Ok(missing.iter().map(|migration| migration.version).collect())
     }
 
-    /// What keeps the tables from being used although none is missing: a sequence that is behind its table.
+    /// What keeps the tables from being used although none is missing: a sequence that is behind its table, or tables
+    /// of claims that do not stop a COMMIT.
     ///
     /// # Errors
     /// - `NotApplied` if the server cannot be reached.
@@ -85,6 +88,7 @@ impl PostgresTables {
         for sequence in [sequences::OUTBOX, sequences::DEAD] {
             findings.extend(sequence.run(&self.pool, &self.url.schema).await?);
         }
+        findings.extend(guard::findings(&*self.pool.get().await?, &self.url.schema).await?);
         Ok(findings)
     }
 
@@ -126,16 +130,16 @@ impl LedgerRows for PostgresTables {
 }
 
 fn ledger_row(row: &Row) -> Result<CommittedRow> {
-    let column = |name| row.try_get::<_, i16>(name).map_err(PostgresCallError::Sent);
+    let column = |name| row.try_get::<_, Option<i16>>(name).map_err(PostgresCallError::Sent);
     let operation: Uuid = row.try_get("operation").map_err(PostgresCallError::Sent)?;
     let fingerprint: &[u8] = row.try_get("fingerprint").map_err(PostgresCallError::Sent)?;
     let unreadable = || damaged("a row of the ledger cannot be read");
-    let rule = Rule(u8::try_from(column("rule")?).map_err(|_| unreadable())?);
+    let rule = column("rule")?.and_then(|rule| u8::try_from(rule).ok()).map(Rule).ok_or_else(unreadable)?;
     Ok(CommittedRow {
         operation: OperationId::from_bytes(operation.into_bytes()),
         namespace: row.try_get("namespace").map_err(PostgresCallError::Sent)?,
         fingerprint: Fingerprint::from_parts(rule, fingerprint.try_into().map_err(|_| unreadable())?),
-        verdict: if column("verdict")? == 2 { LedgerVerdict::Rejected } else { LedgerVerdict::Applied },
+        verdict: column("verdict")?.and_then(verdict).ok_or_else(unreadable)?,
     })
 }
 

@@ -29,6 +29,10 @@ select 'owner', p.proname, pg_catalog.pg_get_userbyid(p.proowner), null
            ('hapax_hold_republications', ''), ('hapax_begin_republication', ''), ('hapax_order', 'bytea'),
            ('hapax_event_id', 'text, uuid, integer'), ('hapax_once', 'text, uuid, text'),
            ('hapax_done', 'text, uuid, bytea'), ('hapax_refuse_event', ''),
+           ('hapax_claim', 'text, uuid[]'), ('hapax_claim_one', 'text, uuid'),
+           ('hapax_claim_own', 'text, uuid, smallint, bytea'),
+           ('hapax_finish', 'tid, text, uuid[], smallint[], smallint[], bytea[], bytea[]'),
+           ('hapax_finish_one', 'tid, text, uuid, smallint, smallint, bytea, bytea'),
            ('hapax_emit', 'text, uuid, integer, text, bytea, bytea, text, text, text, jsonb, boolean')
        )
  union all

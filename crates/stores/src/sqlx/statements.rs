@@ -8,30 +8,28 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
 use super::uuid::SqlxUuid;
-use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, verdict_number};
+use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, own_claim};
 use crate::schema::Schema;
 use crate::sql_state::fault_kind;
 
 /// The texts of the statements, with the tables in their schema. They are those of the other driver.
 #[derive(Debug)]
 pub(super) struct SqlxSql {
-    claim: Arc<str>,
-    claim_one: Arc<str>,
+    claim_own: Arc<str>,
     read: Arc<str>,
-    emit: Arc<str>,
     order: Arc<str>,
-    finish: Arc<str>,
+    done: Arc<str>,
+    done_emit: Arc<str>,
 }
 
 impl SqlxSql {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
-            claim: schema.qualify(include_str!("../postgres/ledger/claim.sql")).into(),
-            claim_one: schema.qualify(include_str!("../postgres/ledger/claim_one.sql")).into(),
+            claim_own: schema.qualify(include_str!("../postgres/ledger/claim_own.sql")).into(),
             read: schema.qualify(include_str!("../postgres/ledger/read.sql")).into(),
-            emit: schema.qualify(include_str!("../postgres/ledger/emit.sql")).into(),
             order: schema.qualify(include_str!("../postgres/ledger/order.sql")).into(),
-            finish: schema.qualify(include_str!("../postgres/ledger/finish.sql")).into(),
+            done: schema.qualify(include_str!("../postgres/ledger/done.sql")).into(),
+            done_emit: schema.qualify(include_str!("../postgres/ledger/done_emit.sql")).into(),
         }
     }
 }
@@ -55,39 +53,40 @@ impl<'t> SqlxStatements<'t> {
         self.connection.execute(sql).await.map(drop).map_err(fault)
     }
 
-    /// Claims one operation by a plain insertion. None: it was not inserted.
-    async fn claim_one(&mut self, namespace: &str, call: Call) -> Result<Option<TriedClaims>, Fault> {
+    async fn claim_own(&mut self, namespace: &str, call: Call) -> Result<Tried, Fault> {
         let fingerprint = call.newest_fingerprint();
-        let query = statement(&self.sql.claim_one)
+        let query = statement(&self.sql.claim_own)
             .bind(namespace)
             .bind(SqlxUuid::from(call.operation()))
             .bind(i16::from(fingerprint.rule().0))
             .bind(&fingerprint.as_bytes()[..]);
         let rows = self.rows(query).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let transaction = row.try_get::<i64, _>("transaction").map_err(fault)?.cast_unsigned();
-        Ok(Some(TriedClaims { transaction: Some(transaction), tries: vec![Tried::Inserted] }))
+        let found = rows.first().map(|row| row.try_get("found")).transpose().map_err(fault)?;
+        own_claim(found.unwrap_or_default())
     }
 
-    /// Claims one operation. Each is a statement of its own: a caller claims one at a time.
-    async fn try_claim(&mut self, namespace: &str, call: Call) -> Result<TriedClaims, Fault> {
-        if let Some(claimed) = self.claim_one(namespace, call).await? {
-            return Ok(claimed);
+    /// Finishes one operation, and writes its events.
+    async fn finish_own(&mut self, namespace: &str, row: &Finished, events: &[OutboxRow]) -> Result<(), Fault> {
+        fn column<'r, T>(rows: &'r [OutboxRow], value: impl Fn(&'r OutboxRow) -> T) -> Vec<T> {
+            rows.iter().map(value).collect()
         }
-        let fingerprint = call.newest_fingerprint();
-        let query = statement(&self.sql.claim)
-            .bind(namespace)
-            .bind(vec![SqlxUuid::from(call.operation())])
-            .bind(vec![i16::from(fingerprint.rule().0)])
-            .bind(vec![fingerprint.as_bytes().to_vec()]);
-        let rows = self.rows(query).await?;
-        let Some(row) = rows.first() else {
-            return Ok(TriedClaims { transaction: None, tries: vec![Tried::NotInserted] });
-        };
-        let is_inserted = row.try_get("is_inserted").map_err(fault)?;
-        let transaction: Option<i64> = row.try_get("transaction").map_err(fault)?;
-        let tried = if is_inserted { Tried::Inserted } else { Tried::Locked };
-        Ok(TriedClaims { transaction: transaction.map(i64::cast_unsigned), tries: vec![tried] })
+        let sql = if events.is_empty() { &self.sql.done } else { &self.sql.done_emit };
+        let query = statement(sql).bind(namespace).bind(SqlxUuid::from(row.operation)).bind(&row.answer[..]);
+        if events.is_empty() {
+            return self.rows(query).await.map(drop);
+        }
+        let query = query
+            .bind(column(events, |row| SqlxUuid::from(row.id)))
+            .bind(column(events, |row| SqlxUuid::from(row.operation)))
+            .bind(column(events, |row| row.number.cast_signed()))
+            .bind(column(events, |row| row.ordering_key.as_deref()))
+            .bind(column(events, |row| &*row.topic))
+            .bind(column(events, |row| row.kind.as_deref()))
+            .bind(column(events, |row| row.source.as_deref()))
+            .bind(column(events, |row| row.content_type.as_deref()))
+            .bind(column(events, headers))
+            .bind(column(events, |row| &row.payload[..]));
+        self.rows(query).await.map(drop)
     }
 }
 
@@ -98,14 +97,13 @@ fn statement<'q>(sql: &Arc<str>) -> Query<'q, Postgres, PgArguments> {
 }
 
 impl Transaction for SqlxStatements<'_> {
+    /// Each operation is a statement of its own: a caller claims one at a time.
     async fn claim(&mut self, namespace: &str, calls: &[Call]) -> Result<TriedClaims, Fault> {
-        let mut all = TriedClaims { transaction: None, tries: Vec::new() };
+        let mut tries = Vec::with_capacity(calls.len());
         for call in calls {
-            let claimed = self.try_claim(namespace, *call).await?;
-            all.transaction = claimed.transaction.or(all.transaction);
-            all.tries.extend(claimed.tries);
+            tries.push(self.claim_own(namespace, *call).await?);
         }
-        Ok(all)
+        Ok(TriedClaims { transaction: None, tries })
     }
 
     async fn read(&mut self, namespace: &str, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
@@ -122,36 +120,16 @@ impl Transaction for SqlxStatements<'_> {
         self.execute("rollback to savepoint hapax_handler").await
     }
 
-    async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
-        fn column<'r, T>(rows: &'r [OutboxRow], value: impl Fn(&'r OutboxRow) -> T) -> Vec<T> {
-            rows.iter().map(value).collect()
-        }
-        let keys = keys_in_commit_order(rows);
+    async fn finish(&mut self, namespace: &str, rows: &[Finished], events: &[OutboxRow]) -> Result<usize, Fault> {
+        let keys = keys_in_commit_order(events);
         if !keys.is_empty() {
             self.rows(statement(&self.sql.order).bind(keys)).await?;
         }
-        let query = statement(&self.sql.emit)
-            .bind(namespace)
-            .bind(column(rows, |row| SqlxUuid::from(row.id)))
-            .bind(column(rows, |row| SqlxUuid::from(row.operation)))
-            .bind(column(rows, |row| row.number.cast_signed()))
-            .bind(column(rows, |row| row.ordering_key.as_deref()))
-            .bind(column(rows, |row| &*row.topic))
-            .bind(column(rows, |row| row.kind.as_deref()))
-            .bind(column(rows, |row| row.source.as_deref()))
-            .bind(column(rows, |row| row.content_type.as_deref()))
-            .bind(column(rows, headers))
-            .bind(column(rows, |row| &row.payload[..]));
-        self.rows(query).await.map(drop)
-    }
-
-    async fn finish(&mut self, namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
-        let query = statement(&self.sql.finish)
-            .bind(namespace)
-            .bind(rows.iter().map(|row| SqlxUuid::from(row.operation)).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| verdict_number(row.verdict)).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| &row.answer[..]).collect::<Vec<_>>());
-        Ok(self.rows(query).await?.len())
+        let [row] = rows else {
+            return Err(Fault::new(FaultKind::Failed, "a caller finishes one operation at a time"));
+        };
+        self.finish_own(namespace, row, events).await?;
+        Ok(1)
     }
 
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind> {
@@ -160,7 +138,7 @@ impl Transaction for SqlxStatements<'_> {
 }
 
 fn found(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
-    if row.try_get("is_claimed_here")? {
+    if row.try_get("is_finished_here")? {
         return Ok(FoundRow::ClaimedHere);
     }
     if !row.try_get("is_found")? {

@@ -199,7 +199,7 @@ fn cover(shape: Shape) {
         }
     }
     println!("{shape:?}: {points} points");
-    assert!(points >= 4 * 12, "{points} points are too few for {shape:?}");
+    assert!(points >= 3 * 14, "{points} points are too few for {shape:?}");
 }
 
 #[test]

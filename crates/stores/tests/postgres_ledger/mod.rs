@@ -137,9 +137,12 @@ impl LedgerSetup for PostgresDatabase {
 
     async fn contents(&self) -> LedgerContents {
         let effects = "select namespace, operation from effect";
-        let rows = "select namespace, uuid_send(operation), open is not null, verdict,
-                           convert_from(coalesce(answer, ''), 'UTF8')
-                      from hapax_ledger";
+        let rows = "select namespace, uuid_send(operation), false, verdict, convert_from(answer, 'UTF8')
+                      from hapax_ledger
+                     union all
+                    select namespace, uuid_send(operation), true, null, '' from hapax_open
+                     union all
+                    select 'guard', decode(repeat('00', 16), 'hex'), true, null, '' from hapax_guard";
         let events = "select namespace, uuid_send(operation), uuid_send(event_id), n, octet_length(payload)
                         from hapax_outbox order by id";
         let attempts = "select namespace, uuid_send(operation), attempts, dead_at is not null from hapax_attempt";

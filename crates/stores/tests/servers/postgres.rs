@@ -9,6 +9,8 @@ mod failovers;
 mod ledger;
 mod ledger_failures;
 mod ledger_functions;
+mod ledger_guard;
+mod ledger_upgrade;
 mod ledger_upkeep;
 mod outages;
 mod outbox;
@@ -29,7 +31,14 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
+    let ledgers = [
+        ledger::tests(),
+        ledger_failures::tests(),
+        ledger_functions::tests(),
+        ledger_guard::tests(),
+        ledger_upgrade::tests(),
+        ledger_upkeep::tests(),
+    ];
     let records = [
         access::tests(),
         batches::tests(),

@@ -121,11 +121,7 @@ impl Transaction for Open<'_> {
         Ok(())
     }
 
-    async fn emit(&mut self, _namespace: &str, _rows: &[OutboxRow]) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    async fn finish(&mut self, _namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
+    async fn finish(&mut self, _namespace: &str, rows: &[Finished], _events: &[OutboxRow]) -> Result<usize, Fault> {
         let mut finished = 0;
         for row in rows {
             if let Some((_, open @ None)) = self.rows.get_mut(&row.operation) {

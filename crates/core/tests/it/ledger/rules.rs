@@ -9,8 +9,9 @@ use hapax_core::ledger::{FaultKind, FoundRow, Tried};
 
 use super::*;
 
-const FAULTS: [FaultKind; 6] = [
+const FAULTS: [FaultKind; 7] = [
     FaultKind::Conflict,
+    FaultKind::RowExists,
     FaultKind::Unavailable,
     FaultKind::TooLarge,
     FaultKind::Failed,
@@ -18,10 +19,11 @@ const FAULTS: [FaultKind; 6] = [
     FaultKind::CommitUnknown,
 ];
 
-fn all_found() -> [Option<FoundRow>; 5] {
+fn all_found() -> [Option<FoundRow>; 6] {
     [
         Some(FoundRow::Row(row("first", Some(5)))),
         Some(FoundRow::ClaimedHere),
+        Some(FoundRow::Damaged),
         Some(FoundRow::Dead),
         Some(FoundRow::Nothing),
         None,
@@ -94,6 +96,14 @@ fn k5_a_row_with_another_fingerprint_is_a_mismatch() {
 #[test]
 fn k6_a_row_of_this_transaction_was_claimed_by_it() {
     assert_eq!(not_inserted(&call(1), FoundRow::ClaimedHere, &[5]), ClaimRuling::ClaimedTwice);
+    for found in all_found() {
+        assert_eq!(claim(&call(1), Tried::ClaimedHere, found.as_ref(), &[5]), ClaimRuling::ClaimedTwice);
+    }
+}
+
+#[test]
+fn k9_a_row_without_its_end_is_damaged() {
+    assert_eq!(not_inserted(&call(1), FoundRow::Damaged, &[5]), ClaimRuling::Damaged);
 }
 
 #[test]
@@ -107,13 +117,17 @@ fn k8_an_operation_whose_row_is_gone_is_busy() {
     assert_eq!(claim(&call(1), Tried::NotInserted, None, &[5]), ClaimRuling::Busy);
 }
 
+fn ended(ending: Ending) -> Ended {
+    Ended { ending, operations: 1, tries_left: 7, is_commit_open: false, had_row: false, is_counting: false }
+}
+
 /// What follows, for every number of operations that makes no difference here, counting or not.
 fn nexts(ending: Ending, operations: &[usize], tries_left: &[u32]) -> Vec<Next> {
     let mut nexts = Vec::new();
     for &operations in operations {
         for &tries_left in tries_left {
             for is_counting in [false, true] {
-                nexts.push(next(&Ended { ending, operations, tries_left, is_commit_open: false, is_counting }));
+                nexts.push(next(&Ended { operations, tries_left, is_counting, ..ended(ending) }));
             }
         }
     }
@@ -149,6 +163,17 @@ fn t4_a_conflict_or_an_absent_database_is_run_again() {
 }
 
 #[test]
+fn t16_a_row_that_was_not_there_is_run_again_once_and_then_fails() {
+    let exists = ended(Ending::Fault(FaultKind::RowExists));
+    assert_eq!(next(&exists), Next::Again);
+    let twice = Ended { had_row: true, ..exists };
+    assert_eq!(next(&Ended { is_counting: true, ..twice }), Next::Count);
+    assert_eq!(next(&twice), Next::NotApplied);
+    assert_eq!(next(&Ended { operations: 2, ..twice }), Next::Halves);
+    assert_eq!(next(&Ended { tries_left: 0, is_counting: true, ..exists }), Next::NotApplied);
+}
+
+#[test]
 fn t5_a_conflict_without_a_try_left_is_not_applied() {
     assert_eq!(nexts(Ending::Fault(FaultKind::Conflict), ANY, &[0]), [Next::NotApplied]);
 }
@@ -172,15 +197,10 @@ fn t14_tables_that_cannot_be_used_are_not_tried_again() {
 #[test]
 fn t13_a_lost_commit_stays_unknown_until_a_claim_tells() {
     for kind in FAULTS.into_iter().filter(|kind| *kind != FaultKind::CommitUnknown) {
-        let ended = |tries_left| Ended {
-            ending: Ending::Fault(kind),
-            operations: 1,
-            tries_left,
-            is_commit_open: true,
-            is_counting: true,
-        };
+        let ended =
+            |tries_left| Ended { tries_left, is_commit_open: true, is_counting: true, ..ended(Ending::Fault(kind)) };
         assert_eq!(next(&ended(0)), Next::Unknown, "{kind:?}");
-        let is_tried_again = matches!(kind, FaultKind::Conflict | FaultKind::Unavailable);
+        let is_tried_again = matches!(kind, FaultKind::Conflict | FaultKind::RowExists | FaultKind::Unavailable);
         assert_eq!(next(&ended(1)), if is_tried_again { Next::Again } else { Next::Unknown }, "{kind:?}");
     }
 }
@@ -199,7 +219,7 @@ fn t8_several_operations_that_are_too_large_are_split() {
 fn t9_t10_the_failure_of_one_operation_is_counted_or_reported() {
     let failures = [Ending::HandlerFailed(None), Ending::HandlerFailed(Some(0)), Ending::Fault(FaultKind::Failed)];
     for ending in failures {
-        let ended = |is_counting| Ended { ending, operations: 1, tries_left: 7, is_commit_open: false, is_counting };
+        let ended = |is_counting| Ended { is_counting, ..ended(ending) };
         assert_eq!(next(&ended(true)), Next::Count);
         assert_eq!(next(&ended(false)), Next::NotApplied);
     }

@@ -1,4 +1,4 @@
-delete from hapax_ledger where open = 1;
+delete from hapax_guard;
 
 commit;
 

@@ -39,10 +39,20 @@ pub(super) fn commit_fault(error: tokio_postgres::Error) -> Fault {
     Fault::new(kind, PostgresDriverError(error))
 }
 
-/// Whether `finish_last.sql` missed a row.
-pub(super) fn is_division_by_zero(fault: &Fault) -> bool {
+/// Whether a finish has found no claim: it was rolled back, or the transaction has ended since.
+pub(super) fn is_unclaimed(fault: &Fault) -> bool {
     let error = fault.source.downcast_ref::<PostgresDriverError>();
-    error.and_then(|error| error.0.code()) == Some(&SqlState::DIVISION_BY_ZERO)
+    error.and_then(|error| error.0.code()) == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+}
+
+/// Whether the error says that the ledger in this schema has a row with the same key. Other tables have keys, too.
+pub(super) fn is_of_key(error: &tokio_postgres::Error, schema: &str) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        *error.code() == SqlState::UNIQUE_VIOLATION
+            && error.schema() == Some(schema)
+            && error.table() == Some("hapax_ledger")
+            && error.constraint() == Some("hapax_ledger_pkey")
+    })
 }
 
 /// What can be done about an error that came before COMMIT was sent.

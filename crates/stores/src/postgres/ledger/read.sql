@@ -1,7 +1,7 @@
 -- The rows of the operations $2 in the namespace $1, in their order. A row with the id of this transaction is one that
--- it has claimed before.
+-- it has finished before.
 select l.operation is not null as is_found,
-       coalesce(l.xact = pg_catalog.pg_current_xact_id_if_assigned(), false) as is_claimed_here,
+       coalesce(l.xact = pg_catalog.pg_current_xact_id_if_assigned(), false) as is_finished_here,
        l.verdict, l.rule, l.fingerprint, l.answer,
        l.xact::pg_catalog.text::bigint as transaction,
        l.operation is null and exists (

@@ -1,2 +1,2 @@
--- The rows of the operations $1 in every namespace. A committed row is finished.
+-- The rows of the operations $1 in every namespace.
 select operation, namespace, rule, fingerprint, verdict from hapax_ledger where operation = any($1)

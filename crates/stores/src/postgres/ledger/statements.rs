@@ -1,33 +1,38 @@
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::error::Error as StdError;
 use std::pin::pin;
+use std::task::Poll;
 
-use futures_util::future::{join, try_join3};
+use futures_util::future::{join, try_join};
 use futures_util::poll;
 use hapax_core::OperationId;
-use hapax_core::ledger::{
-    Call, Fault, FaultKind, Finished, FoundRow, LastStatement, OutboxRow, Transaction, Tried, TriedClaims,
-};
-use tokio_postgres::types::{ToSql, Type};
+use hapax_core::ledger::{Call, Fault, FaultKind, Finished, FoundRow, OutboxRow, Transaction, Tried, TriedClaims};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::faults::{commit_fault, fault, is_division_by_zero, kind};
+use super::columns::{EventColumns, FinishedColumns};
+use super::faults::{commit_fault, fault, is_of_key, is_unclaimed, kind};
 use crate::chaos::Mutant;
-use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, verdict_number};
+use crate::ledger_row::{FinishedRow, keys_in_commit_order, own_claim};
+use crate::postgres::pool::Parameter;
 use crate::postgres::schema::Schema;
 
 /// The texts of the statements, with the tables in their schema. They are sent unnamed, so that no plan outlives the
 /// state of the tables it was made for, and so that a pooler need not know them.
 #[derive(Debug)]
 pub(super) struct Sql {
+    schema: Schema,
     claim: String,
     claim_one: String,
+    claim_own: String,
     read: String,
-    emit: String,
     order: String,
     finish: String,
-    finish_last: String,
-    finish_last_one: String,
+    finish_one: String,
+    finish_emit: String,
+    done: String,
+    done_emit: String,
     pub(super) count: String,
     pub(super) sweep: String,
     pub(super) reopen: String,
@@ -38,14 +43,17 @@ pub(super) struct Sql {
 impl Sql {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
+            schema: schema.clone(),
             claim: schema.qualify(include_str!("claim.sql")),
             claim_one: schema.qualify(include_str!("claim_one.sql")),
+            claim_own: schema.qualify(include_str!("claim_own.sql")),
             read: schema.qualify(include_str!("read.sql")),
-            emit: schema.qualify(include_str!("emit.sql")),
             order: schema.qualify(include_str!("order.sql")),
             finish: schema.qualify(include_str!("finish.sql")),
-            finish_last: schema.qualify(include_str!("finish_last.sql")),
-            finish_last_one: schema.qualify(include_str!("finish_last_one.sql")),
+            finish_one: schema.qualify(include_str!("finish_one.sql")),
+            finish_emit: schema.qualify(include_str!("finish_emit.sql")),
+            done: schema.qualify(include_str!("done.sql")),
+            done_emit: schema.qualify(include_str!("done_emit.sql")),
             count: schema.qualify(include_str!("count.sql")),
             sweep: schema.qualify(include_str!("sweep.sql")),
             reopen: schema.qualify(include_str!("reopen.sql")),
@@ -58,32 +66,32 @@ impl Sql {
 /// Who opened the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenedBy {
-    /// The runner. A claim waits for no lock longer than a second.
+    /// The runner, under READ COMMITTED. One guard row stands for all of its operations.
     Runner,
-    /// The caller, whose settings stay as they are.
+    /// The caller, under any level. Each operation has a claim of its own.
     Caller,
 }
-
-/// The parameters of a statement with their types.
-type TypedParameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 /// The statements of the ledger in a transaction.
 pub(super) struct TransactionStatements<'t> {
     sql: &'t Sql,
     transaction: &'t tokio_postgres::Transaction<'t>,
     opened_by: OpenedBy,
-    /// The statement that COMMIT is sent with.
-    last: Option<LastStatement>,
+    /// The place of the guard row.
+    guard: String,
+    /// Whether COMMIT is sent with the finish.
+    does_commit: bool,
     is_over: bool,
     has_emitted: bool,
 }
 
 impl<'t> TransactionStatements<'t> {
     pub(super) fn new(sql: &'t Sql, transaction: &'t tokio_postgres::Transaction<'t>, opened_by: OpenedBy) -> Self {
-        Self { sql, transaction, opened_by, last: None, is_over: false, has_emitted: false }
+        let (guard, does_commit) = (String::new(), false);
+        Self { sql, transaction, opened_by, guard, does_commit, is_over: false, has_emitted: false }
     }
 
-    /// Whether COMMIT was sent with the last statement, so that the transaction has ended.
+    /// Whether COMMIT was sent with the finish, so that the transaction has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -102,7 +110,7 @@ impl<'t> TransactionStatements<'t> {
         self.query(&self.sql.order, &[(&keys, Type::BYTEA_ARRAY)]).await.map(drop)
     }
 
-    async fn query(&self, sql: &str, parameters: &TypedParameters<'_>) -> Result<Vec<tokio_postgres::Row>, Fault> {
+    async fn query(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Fault> {
         self.transaction.query_typed(sql, parameters).await.map_err(fault)
     }
 
@@ -110,136 +118,148 @@ impl<'t> TransactionStatements<'t> {
         self.transaction.batch_execute(sql).await.map_err(fault)
     }
 
-    /// Sends a statement that claims, if this is the runner's transaction with the limit of its waits and the savepoint
-    /// of the handler: all three are on their way at once. After the claim, the handler may wait for locks as long as
-    /// the server lets it.
-    async fn query_claim(
-        &self,
-        sql: &str,
-        parameters: &TypedParameters<'_>,
-    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
-        let claim = self.query(sql, parameters);
-        match self.opened_by {
-            OpenedBy::Runner => {
-                let limit = self.execute("set local lock_timeout = '1s'");
-                let savepoint = self.execute("set local lock_timeout to default; savepoint hapax_handler");
-                Ok(try_join3(limit, claim, savepoint).await?.1)
-            }
-            OpenedBy::Caller => claim.await,
-        }
+    /// Sends the claim of a runner with the savepoint of its handler: both are on their way at once.
+    async fn query_claim(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Row, Fault> {
+        let rows = try_join(self.query(sql, parameters), self.execute("savepoint hapax_handler")).await?.0;
+        rows.into_iter().next().ok_or_else(|| Fault::new(FaultKind::Failed, "the claim returned no row"))
     }
 
-    /// Claims one operation by a plain insertion. None: it was not inserted.
-    async fn claim_one(&self, namespace: &str, call: Call) -> Result<Option<TriedClaims>, Fault> {
+    async fn claim_one(&mut self, namespace: &str, call: Call) -> Result<TriedClaims, Fault> {
+        let operation = uuid(call.operation());
+        let row = self.query_claim(&self.sql.claim_one, &[(&namespace, Type::TEXT), (&operation, Type::UUID)]).await?;
+        let tried = match row.try_get::<_, Option<String>>("guard").map_err(fault)? {
+            None => Tried::Locked,
+            Some(guard) if guard == NO_GUARD => Tried::NotInserted,
+            Some(guard) => {
+                self.guard = guard;
+                Tried::Inserted
+            }
+        };
+        Ok(TriedClaims { transaction: transaction_id(&row)?, tries: vec![tried] })
+    }
+
+    async fn claim_many(&mut self, namespace: &str, calls: &[Call]) -> Result<TriedClaims, Fault> {
+        let operations: Vec<Uuid> = calls.iter().map(|call| uuid(call.operation())).collect();
+        let mut ascending = operations.clone();
+        ascending.sort_unstable();
+        let parameters: [Parameter<'_>; 2] = [(&namespace, Type::TEXT), (&ascending, Type::UUID_ARRAY)];
+        let row = self.query_claim(&self.sql.claim, &parameters).await?;
+        self.guard = row.try_get::<_, Option<String>>("guard").map_err(fault)?.unwrap_or_default();
+        let column = |name| -> Result<HashSet<Uuid>, Fault> {
+            let operations: Option<Vec<Uuid>> = row.try_get(name).map_err(fault)?;
+            Ok(operations.unwrap_or_default().into_iter().collect())
+        };
+        let (busy, ended) = (column("busy")?, column("ended")?);
+        let tried = |operation: &Uuid| match operation {
+            operation if busy.contains(operation) => Tried::Locked,
+            operation if ended.contains(operation) => Tried::NotInserted,
+            _ => Tried::Inserted,
+        };
+        Ok(TriedClaims { transaction: transaction_id(&row)?, tries: operations.iter().map(tried).collect() })
+    }
+
+    /// Claims one operation in a transaction of the caller's own.
+    async fn claim_own(&self, namespace: &str, call: Call) -> Result<Tried, Fault> {
         let (operation, fingerprint) = (uuid(call.operation()), call.newest_fingerprint());
         let rule = i16::from(fingerprint.rule().0);
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        let parameters: [Parameter<'_>; 4] = [
             (&namespace, Type::TEXT),
             (&operation, Type::UUID),
             (&rule, Type::INT2),
             (&&fingerprint.as_bytes()[..], Type::BYTEA),
         ];
-        let rows = self.query_claim(&self.sql.claim_one, &parameters).await?;
-        let transaction = rows.first().map(|row| row.get::<_, i64>(0).cast_unsigned());
-        Ok(transaction.map(|transaction| TriedClaims { transaction: Some(transaction), tries: vec![Tried::Inserted] }))
+        let rows = self.query(&self.sql.claim_own, &parameters).await?;
+        let found = rows.first().map(|row| row.try_get("found")).transpose().map_err(fault)?;
+        own_claim(found.unwrap_or_default())
     }
 
-    /// Sends the last statement and COMMIT at once. The server rolls back if the statement fails.
-    async fn query_and_commit(
-        &mut self,
-        sql: &str,
-        parameters: &TypedParameters<'_>,
-    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+    /// Sends the last statement and COMMIT at once, if COMMIT follows. The server rolls back if the statement fails.
+    async fn query_last(&mut self, sql: &str, parameters: &[Parameter<'_>]) -> Result<(), Fault> {
+        if !self.does_commit {
+            return self.query(sql, parameters).await.map(drop);
+        }
         let mut statement = pin!(self.transaction.query_typed(sql, parameters));
-        // It was not sent if it is ready by now, so that COMMIT must not be sent either.
-        if let std::task::Poll::Ready(rows) = poll!(statement.as_mut()) {
-            return rows.map_err(fault);
+        // If it is ready by now, it was not sent, or the server was very fast: COMMIT is not sent with it.
+        if let Poll::Ready(rows) = poll!(statement.as_mut()) {
+            return rows.map(drop).map_err(|error| self.finish_fault(error, fault));
         }
         let (rows, committed) = join(statement, self.transaction.batch_execute("COMMIT")).await;
         self.is_over = true;
-        let rows = rows.map_err(commit_fault)?;
-        committed.map_err(commit_fault)?;
-        Ok(rows)
+        // The reply to COMMIT does not tell whether it was a rollback.
+        rows.map_err(|error| self.finish_fault(error, commit_fault))?;
+        committed.map_err(commit_fault)
     }
 
-    /// Finishes the rows and commits. Returns how many there are: none, unless they were all open.
-    async fn finish_and_commit(&mut self, namespace: &str, rows: &FinishedColumns<'_>) -> Result<usize, Fault> {
-        let (len, sql) = (rows.operations.len(), self.sql);
-        let expected = i64::try_from(len).unwrap_or(i64::MAX);
-        let finished = match (&rows.operations[..], &rows.verdicts[..], &rows.answers[..]) {
-            ([operation], [verdict], [answer]) => {
-                let parameters: [(&(dyn ToSql + Sync), Type); 4] =
-                    [(&namespace, Type::TEXT), (operation, Type::UUID), (verdict, Type::INT2), (answer, Type::BYTEA)];
-                self.query_and_commit(&sql.finish_last_one, &parameters).await
+    fn finish_fault(&self, error: tokio_postgres::Error, fault: fn(tokio_postgres::Error) -> Fault) -> Fault {
+        let is_of_key = is_of_key(&error, self.sql.schema.name());
+        let fault = fault(error);
+        let is_definite = fault.kind != FaultKind::CommitUnknown;
+        if is_of_key && is_definite { Fault { kind: FaultKind::RowExists, ..fault } } else { fault }
+    }
+
+    async fn finish_as_runner(
+        &mut self,
+        namespace: &str,
+        rows: &[Finished],
+        events: &[OutboxRow],
+    ) -> Result<(), Fault> {
+        let (sql, guard) = (self.sql, self.guard.clone());
+        let (columns, event_columns) = (FinishedColumns::of(rows), EventColumns::of(events));
+        let mut parameters: Vec<Parameter<'_>> = vec![(&guard, Type::TEXT), (&namespace, Type::TEXT)];
+        let statement = match columns.one() {
+            Some(row) if events.is_empty() => {
+                parameters.extend(row);
+                &sql.finish_one
             }
-            _ => {
-                let [namespace, operations, verdicts, answers] = rows.parameters(&namespace);
-                let parameters = [namespace, operations, verdicts, answers, (&expected as _, Type::INT8)];
-                self.query_and_commit(&sql.finish_last, &parameters).await
+            Some(_) | None => {
+                parameters.extend(columns.parameters());
+                if events.is_empty() {
+                    &sql.finish
+                } else {
+                    parameters.extend(event_columns.parameters());
+                    &sql.finish_emit
+                }
             }
         };
-        match finished {
-            Ok(_) => Ok(len),
-            Err(fault) if is_division_by_zero(&fault) => Ok(0),
-            Err(fault) => Err(fault),
-        }
+        self.query_last(statement, &parameters).await
+    }
+
+    /// Finishes one operation in a transaction of the caller's own.
+    async fn finish_own(&mut self, namespace: &str, row: &Finished, events: &[OutboxRow]) -> Result<(), Fault> {
+        let (sql, operation, answer) = (self.sql, uuid(row.operation), &row.answer[..]);
+        let event_columns = EventColumns::of(events);
+        let mut parameters: Vec<Parameter<'_>> =
+            vec![(&namespace, Type::TEXT), (&operation, Type::UUID), (&answer, Type::BYTEA)];
+        let statement = if events.is_empty() {
+            &sql.done
+        } else {
+            parameters.extend(event_columns.parameters());
+            &sql.done_emit
+        };
+        self.query_last(statement, &parameters).await
     }
 }
 
-/// The columns of rows to finish.
-struct FinishedColumns<'r> {
-    operations: Vec<Uuid>,
-    verdicts: Vec<i16>,
-    answers: Vec<&'r [u8]>,
-}
+/// What `hapax_claim_one` returns if it has made no claim.
+const NO_GUARD: &str = "(0,0)";
 
-impl<'r> FinishedColumns<'r> {
-    fn of(rows: &'r [Finished]) -> Self {
-        Self {
-            operations: rows.iter().map(|row| uuid(row.operation)).collect(),
-            verdicts: rows.iter().map(|row| verdict_number(row.verdict)).collect(),
-            answers: rows.iter().map(|row| &row.answer[..]).collect(),
-        }
-    }
-
-    fn parameters<'a>(&'a self, namespace: &'a &str) -> [(&'a (dyn ToSql + Sync), Type); 4] {
-        [
-            (namespace, Type::TEXT),
-            (&self.operations, Type::UUID_ARRAY),
-            (&self.verdicts, Type::INT2_ARRAY),
-            (&self.answers, Type::BYTEA_ARRAY),
-        ]
-    }
+fn transaction_id(row: &Row) -> Result<Option<u64>, Fault> {
+    Ok(row.try_get::<_, Option<i64>>("transaction").map_err(fault)?.map(i64::cast_unsigned))
 }
 
 impl Transaction for TransactionStatements<'_> {
     async fn claim(&mut self, namespace: &str, calls: &[Call]) -> Result<TriedClaims, Fault> {
-        if let [call] = calls
-            && let Some(claimed) = self.claim_one(namespace, *call).await?
-        {
-            return Ok(claimed);
+        match (self.opened_by, calls) {
+            (OpenedBy::Runner, [call]) => self.claim_one(namespace, *call).await,
+            (OpenedBy::Runner, _) => self.claim_many(namespace, calls).await,
+            (OpenedBy::Caller, _) => {
+                let mut tries = Vec::with_capacity(calls.len());
+                for call in calls {
+                    tries.push(self.claim_own(namespace, *call).await?);
+                }
+                Ok(TriedClaims { transaction: None, tries })
+            }
         }
-        let operations: Vec<Uuid> = calls.iter().map(|call| uuid(call.operation())).collect();
-        let rules: Vec<i16> = calls.iter().map(|call| call.newest_fingerprint().rule().0.into()).collect();
-        let fingerprints: Vec<Vec<u8>> =
-            calls.iter().map(|call| call.newest_fingerprint().as_bytes().to_vec()).collect();
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
-            (&namespace, Type::TEXT),
-            (&operations, Type::UUID_ARRAY),
-            (&rules, Type::INT2_ARRAY),
-            (&fingerprints, Type::BYTEA_ARRAY),
-        ];
-        let rows = self.query_claim(&self.sql.claim, &parameters).await?;
-        let tried = |row: &tokio_postgres::Row| {
-            let is_inserted: bool = row.get(1);
-            (row.get(0), if is_inserted { Tried::Inserted } else { Tried::Locked })
-        };
-        let tries: BTreeMap<Uuid, Tried> = rows.iter().map(tried).collect();
-        let of = |operation| tries.get(operation).copied().unwrap_or(Tried::NotInserted);
-        Ok(TriedClaims {
-            transaction: rows.iter().find_map(|row| row.get::<_, Option<i64>>(2)).map(i64::cast_unsigned),
-            tries: operations.iter().map(of).collect(),
-        })
     }
 
     async fn read(&mut self, namespace: &str, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
@@ -260,42 +280,22 @@ impl Transaction for TransactionStatements<'_> {
         self.execute("rollback to savepoint hapax_handler").await
     }
 
-    async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
-        self.lock_order(rows).await?;
-        self.has_emitted = true;
-        let events = EventColumns::of(rows);
-        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
-            (&namespace, Type::TEXT),
-            (&events.ids, Type::UUID_ARRAY),
-            (&events.operations, Type::UUID_ARRAY),
-            (&events.numbers, Type::INT4_ARRAY),
-            (&events.ordering_keys, Type::BYTEA_ARRAY),
-            (&events.topics, Type::TEXT_ARRAY),
-            (&events.kinds, Type::TEXT_ARRAY),
-            (&events.sources, Type::TEXT_ARRAY),
-            (&events.content_types, Type::TEXT_ARRAY),
-            (&events.headers, Type::TEXT_ARRAY),
-            (&events.payloads, Type::BYTEA_ARRAY),
-        ];
-        match self.last {
-            Some(LastStatement::Emit) => self.query_and_commit(&self.sql.emit, &parameters).await.map(drop),
-            Some(LastStatement::Finish) | None => self.query(&self.sql.emit, &parameters).await.map(drop),
+    async fn finish(&mut self, namespace: &str, rows: &[Finished], events: &[OutboxRow]) -> Result<usize, Fault> {
+        self.lock_order(events).await?;
+        self.has_emitted = !events.is_empty();
+        let finished = match (self.opened_by, rows) {
+            (OpenedBy::Runner, _) => self.finish_as_runner(namespace, rows, events).await,
+            (OpenedBy::Caller, [row]) => self.finish_own(namespace, row, events).await,
+            (OpenedBy::Caller, _) => Err(Fault::new(FaultKind::Failed, "a caller finishes one operation at a time")),
+        };
+        match finished {
+            Err(fault) if is_unclaimed(&fault) && Mutant::PostgresFinishUnchecked.is_on() => Ok(rows.len()),
+            finished => finished.map(|()| rows.len()),
         }
     }
 
-    async fn finish(&mut self, namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
-        let columns = FinishedColumns::of(rows);
-        match self.last {
-            Some(LastStatement::Finish) => self.finish_and_commit(namespace, &columns).await,
-            Some(LastStatement::Emit) | None => {
-                let finished = self.query(&self.sql.finish, &columns.parameters(&namespace)).await?.len();
-                Ok(if Mutant::PostgresFinishUnchecked.is_on() { rows.len() } else { finished })
-            }
-        }
-    }
-
-    fn commit_follows(&mut self, last: LastStatement) {
-        self.last = Some(last);
+    fn commit_follows(&mut self) {
+        self.does_commit = true;
     }
 
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind> {
@@ -303,41 +303,10 @@ impl Transaction for TransactionStatements<'_> {
     }
 }
 
-/// The columns of the rows of the outbox.
-struct EventColumns<'r> {
-    ids: Vec<Uuid>,
-    operations: Vec<Uuid>,
-    numbers: Vec<i32>,
-    ordering_keys: Vec<Option<&'r [u8]>>,
-    topics: Vec<&'r str>,
-    kinds: Vec<Option<&'r str>>,
-    sources: Vec<Option<&'r str>>,
-    content_types: Vec<Option<&'r str>>,
-    headers: Vec<String>,
-    payloads: Vec<&'r [u8]>,
-}
-
-impl<'r> EventColumns<'r> {
-    fn of(rows: &'r [OutboxRow]) -> Self {
-        Self {
-            ids: rows.iter().map(|row| Uuid::from_bytes(*row.id.as_bytes())).collect(),
-            operations: rows.iter().map(|row| uuid(row.operation)).collect(),
-            numbers: rows.iter().map(|row| row.number.cast_signed()).collect(),
-            ordering_keys: rows.iter().map(|row| row.ordering_key.as_deref()).collect(),
-            topics: rows.iter().map(|row| &*row.topic).collect(),
-            kinds: rows.iter().map(|row| row.kind.as_deref()).collect(),
-            sources: rows.iter().map(|row| row.source.as_deref()).collect(),
-            content_types: rows.iter().map(|row| row.content_type.as_deref()).collect(),
-            headers: rows.iter().map(headers).collect(),
-            payloads: rows.iter().map(|row| &row.payload[..]).collect(),
-        }
-    }
-}
-
-fn found(row: &tokio_postgres::Row) -> Result<FoundRow, tokio_postgres::Error> {
-    let (is_found, is_claimed_here, is_dead): (bool, bool, bool) =
-        (row.try_get("is_found")?, row.try_get("is_claimed_here")?, row.try_get("is_dead")?);
-    if is_claimed_here {
+fn found(row: &Row) -> Result<FoundRow, tokio_postgres::Error> {
+    let (is_found, is_finished_here, is_dead): (bool, bool, bool) =
+        (row.try_get("is_found")?, row.try_get("is_finished_here")?, row.try_get("is_dead")?);
+    if is_finished_here {
         return Ok(FoundRow::ClaimedHere);
     }
     if !is_found {

@@ -3,7 +3,7 @@
 with ended as (
     delete from hapax_ledger
      where ctid >= $2::pg_catalog.tid and ctid < $3::pg_catalog.tid
-       and namespace = $1 and open is null
+       and namespace = $1
        and created_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $4)
     returning 1
 ), failed as (

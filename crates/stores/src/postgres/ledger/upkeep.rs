@@ -8,8 +8,8 @@ use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, OperationId, Result, telemetry};
 use tokio_postgres::types::Type;
 
-use super::PostgresLedger;
 use super::statements::uuid;
+use super::{PostgresLedger, guard};
 use crate::postgres::call_error::PostgresCallError;
 use crate::postgres::check::{ServerFacts, ledger_findings};
 use crate::postgres::trust;
@@ -45,7 +45,11 @@ impl PostgresLedger {
         let locks: i64 = row.try_get("locks").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
         findings.extend(ledger_findings(locks, calls));
-        findings.extend(trust::findings(&*self.pool.get().await?, &self.url.schema).await?);
+        let connection = self.pool.get().await?;
+        findings.extend(trust::findings(&connection, &self.url.schema).await?);
+        if row.try_get("has_guard").map_err(PostgresCallError::Sent)? {
+            findings.extend(guard::findings(&connection, &self.url.schema).await?);
+        }
         Ok(findings)
     }
 

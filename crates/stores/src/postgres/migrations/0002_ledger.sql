@@ -1,28 +1,23 @@
--- Can hold no row. A row of the ledger that refers to it cannot be committed.
+-- Can hold no row. A row that refers to it cannot be committed.
 create table hapax_never (
     id smallint primary key check (false)
 );
 
--- One row for each operation that has ended. A transaction inserts it open and finishes it: `open` refers to a table
--- without rows, and the reference is checked at COMMIT. Verdict 1: applied, 2: rejected. `xact` also shows a
--- transaction that was ended and begun again before the row was finished. The key begins with the operation, so that a
--- namespace that was just added has no effect on plans. Half of each page is left free, so that a row is finished on
--- its own page, without a new entry in the index.
+-- One row for each operation that has ended, written once, as the last write of its transaction. Verdict 1: applied,
+-- 2: rejected. The key begins with the operation, so that a namespace that was just added has no effect on plans. There
+-- is no other constraint: PostgreSQL reads the text of a check again for each statement, which costs more than the
+-- insertion. In older databases, where 0008 has changed the table, `verdict` and `answer` can be null.
 create table hapax_ledger (
     xact        xid8 not null default pg_current_xact_id(),
     created_at  timestamptz not null default clock_timestamp(),
     operation   uuid not null,
-    open        smallint default 1,
-    verdict     smallint check (verdict in (1, 2)),
+    verdict     smallint not null,
     rule        smallint not null,
-    namespace   text collate "C" not null check (namespace <> ''),
-    fingerprint bytea not null check (octet_length(fingerprint) = 12),
-    answer      bytea,
-    primary key (operation, namespace),
-    constraint hapax_ledger_is_finished foreign key (open) references hapax_never deferrable initially deferred,
-    check ((open is null) = (verdict is not null)),
-    check ((verdict is null) = (answer is null))
-) with (fillfactor = 50);
+    namespace   text collate "C" not null,
+    fingerprint bytea not null,
+    answer      bytea not null,
+    primary key (operation, namespace)
+);
 
 -- Failed attempts of operations that have no row in the ledger. `dead_at` closes the operation.
 create table hapax_attempt (

@@ -106,20 +106,22 @@ impl Transaction for ConnectionStatements<'_> {
         self.0.execute_batch("rollback to savepoint hapax_handler").map_err(fault)
     }
 
-    async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
-        rows.iter().try_for_each(|row| self.insert_event(namespace, row)).map_err(fault)
-    }
-
-    async fn finish(&mut self, namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
+    async fn finish(&mut self, namespace: &str, rows: &[Finished], events: &[OutboxRow]) -> Result<usize, Fault> {
         let mut statement = self.0.prepare_cached(include_str!("finish.sql")).map_err(fault)?;
         let mut finished = 0;
-        for Finished { operation, verdict, answer } in rows {
+        for Finished { operation, verdict, answer, .. } in rows {
             let verdict = match verdict {
                 LedgerVerdict::Applied => 1,
                 LedgerVerdict::Rejected => 2,
             };
             let row = params![operation.as_bytes(), namespace, verdict, &answer[..]];
             finished += statement.execute(row).map_err(fault)?;
+        }
+        if finished == rows.len() {
+            let emitted = events.iter().try_for_each(|row| self.insert_event(namespace, row)).map_err(fault);
+            if !Mutant::EventOutside.is_on() {
+                emitted?;
+            }
         }
         Ok(finished)
     }

@@ -1,6 +1,5 @@
 //! The ledger on PostgreSQL: what its suite cannot see, because other databases do not have it.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use hapax_core::gate::{Provenance, Reason, Refused, RunResult};
@@ -8,7 +7,7 @@ use hapax_core::ledger::{Call, Terms, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Gate, Identity, Key, OnLapse, Policy, Repeatable, Scope, Settings, testing};
 use hapax_stores::{PostgresLedger, PostgresUrl};
-use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, PostgresServerOptions};
+use hapax_testkit::servers::{self, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 use tokio_postgres::NoTls;
 
@@ -17,7 +16,6 @@ use crate::support::with_timeout;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
-        servers::test("claim_and_finish_use_the_index_at_every_size", POSTGRES, index_plans),
         servers::test("a_role_with_few_rights_runs_operations", POSTGRES, few_rights),
         servers::test("a_runner_reads_committed_rows_under_every_default_of_its_role", POSTGRES, isolation),
         servers::test("runs_that_are_dropped_while_they_wait_block_no_later_one", POSTGRES, dropped_while_waiting),
@@ -48,77 +46,6 @@ pub(super) async fn run(ledger: &PostgresLedger, key: &str) -> Result<RunResult<
     ledger.run(call(key), async |_, _| Ok(String::from("done"))).await
 }
 
-/// The statements as they are sent, without statistics, and with arguments that the planner cannot look into.
-async fn index_plans() {
-    const CLAIM: &str = include_str!("../../../src/postgres/ledger/claim.sql");
-    const CLAIM_ONE: &str = include_str!("../../../src/postgres/ledger/claim_one.sql");
-    const READ: &str = include_str!("../../../src/postgres/ledger/read.sql");
-    const FINISH: &str = include_str!("../../../src/postgres/ledger/finish.sql");
-    const FINISH_LAST: &str = include_str!("../../../src/postgres/ledger/finish_last.sql");
-    const FINISH_LAST_ONE: &str = include_str!("../../../src/postgres/ledger/finish_last_one.sql");
-    let schema = schema().await;
-    ledger(&schema.url(), terms()).create_tables().await.unwrap();
-    let admin = schema.admin();
-    let prepare = format!(
-        "set search_path to {}; alter table hapax_ledger set (autovacuum_enabled = off);
-         set plan_cache_mode = force_custom_plan;
-         prepare claim (text, uuid[], smallint[], bytea[]) as {CLAIM};
-         prepare read (text, uuid[]) as {READ};
-         prepare finish (text, uuid[], smallint[], bytea[]) as {FINISH};
-         prepare claim_one (text, uuid, smallint, bytea) as {CLAIM_ONE};
-         prepare finish_last (text, uuid[], smallint[], bytea[], bigint) as {FINISH_LAST};
-         prepare finish_last_one (text, uuid, smallint, bytea) as {FINISH_LAST_ONE};",
-        schema.name()
-    );
-    admin.batch_execute(&prepare).await.unwrap();
-    let mut rows = 0;
-    for size in [0, 10_000, 1_000_000] {
-        // The rows are finished at once: the insertion must not wait for the check of each one.
-        let fill = format!(
-            "insert into hapax_ledger (operation, namespace, open, verdict, rule, fingerprint, answer)
-             select gen_random_uuid(), 'transfers', null, 1, 0, decode(repeat('00', 12), 'hex'), ''
-               from generate_series({rows} + 1, {size})"
-        );
-        admin.batch_execute(&fill).await.unwrap();
-        rows = size;
-        for namespace in ["transfers", "added"] {
-            assert_index_plans(&schema, size, namespace).await;
-        }
-    }
-}
-
-async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str) {
-    let list = |value: &dyn Fn(u32) -> String| format!("'{{{}}}'", (0..256).map(value).collect::<Vec<_>>().join(","));
-    let operations = list(&|n| format!("00000000-0000-8000-8000-{n:012}"));
-    let more = format!("{}, {}", list(&|_| "1".into()), list(&|_| "\\\\x00".into()));
-    let one = "'00000000-0000-8000-8000-000000000000', 1::smallint, '\\x00'";
-    for (statement, arguments) in [
-        ("claim", format!("{operations}, {more}")),
-        ("claim_one", one.to_owned()),
-        ("read", operations.clone()),
-        ("finish", format!("{operations}, {more}")),
-        ("finish_last", format!("{operations}, {more}, 256")),
-        ("finish_last_one", one.to_owned()),
-    ] {
-        let explain = format!("explain execute {statement}('{namespace}', {arguments})");
-        let rows = schema.admin().query(&explain, &[]).await.unwrap();
-        let mut plan = String::new();
-        for row in &rows {
-            writeln!(plan, "{}", row.get::<_, &str>(0)).unwrap();
-        }
-        assert!(!plan.contains("Seq Scan on hapax_ledger"), "{statement}, {size} rows, {namespace}:\n{plan}");
-        // The claim finds existing rows through its conflict, which uses the index without a node of the plan.
-        let uses_index = statement.starts_with("claim") || plan.contains("hapax_ledger_pkey");
-        assert!(uses_index, "{statement}, {size} rows, {namespace}:\n{plan}");
-        // An index that begins with the namespace would be read from end to end. In an empty table that is nothing.
-        let is_scan = |line: &str| line.contains(" Scan ") && line.contains("hapax_ledger_pkey");
-        let scans = plan.lines().zip(plan.lines().skip(1)).filter(|(scan, _)| is_scan(scan));
-        let mut conditions = scans.map(|(_, condition)| condition);
-        let is_by_operation = conditions.all(|condition| condition.contains("operation = "));
-        assert!(is_by_operation || size == 0, "{statement}, {size} rows, {namespace}:\n{plan}");
-    }
-}
-
 /// Without events the finish leaves together with COMMIT, so the server has to undo the effect by itself.
 async fn claim_gone() {
     let schema = schema().await;
@@ -142,21 +69,17 @@ async fn claim_gone() {
     }
 }
 
-/// The rights that the guide names are enough, and the tables need no other.
+/// The rights in the documents are enough for a runner.
 async fn few_rights() {
     let schema = schema().await;
     ledger(&schema.url(), terms()).create_tables().await.unwrap();
     let (name, role) = (schema.name(), format!("{}_app", schema.name()));
-    let grants = format!(
-        "create role {role} login;
-         grant usage on schema {name} to {role};
-         grant select on {name}.hapax_migration to {role};
-         grant select, insert, update on {name}.hapax_ledger to {role};
-         grant select, insert, update, delete on {name}.hapax_attempt to {role};
-         grant insert on {name}.hapax_outbox to {role};
-         grant usage on sequence {name}.hapax_outbox_id to {role}"
+    let rights = concat!(
+        include_str!("../../../../../docs/ledger_rights.sql"),
+        include_str!("../../../../../docs/ledger_runner_rights.sql")
     );
-    schema.admin().batch_execute(&grants).await.unwrap();
+    let rights = rights.replace("SCHEMA", name).replace("SERVICE", &role);
+    schema.admin().batch_execute(&format!("create role {role} login; {rights}")).await.unwrap();
     let url = schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));
     let ledger = ledger(&url, terms().max_attempts(2));
     let emitted = ledger
@@ -167,6 +90,9 @@ async fn few_rights() {
         .await;
     assert_eq!(emitted.unwrap().provenance, Provenance::Fresh);
     assert_eq!(run(&ledger, "emits").await.unwrap().provenance, Provenance::Replayed);
+    let work = ["one", "two"].map(|key| Work { call: call(key), ordering_key: None }).into();
+    let batch = ledger.run_batch(work, async |_, entries| Ok(vec![String::from("done"); entries.len()])).await;
+    assert!(batch.iter().all(Result::is_ok), "{batch:?}");
     let failed: Result<RunResult<String>, _> =
         ledger.run(call("fails"), async |_, _| Err(String::from("no").into())).await;
     assert!(failed.is_err());

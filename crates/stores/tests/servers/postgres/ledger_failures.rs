@@ -124,7 +124,7 @@ async fn deadlock_in_the_runner() {
         Ok(String::from("done"))
     });
     let both = async { tokio::join!(run, opponent.run()).0 };
-    let result = with_timeout(PATIENCE, both).await.expect("the deadlock is broken");
+    let result = with_timeout(PATIENCE, Box::pin(both)).await.expect("the deadlock is broken");
     assert_eq!(result.unwrap().provenance, Provenance::Fresh);
     opponent.assert_deadlock().await;
 }
@@ -233,8 +233,9 @@ async fn uncounted() {
     let grants = format!(
         "create role {role} login;
          grant usage on schema {name} to {role};
-         grant select on hapax_migration, hapax_attempt to {role};
-         grant select, insert, update on hapax_ledger to {role}"
+         grant select on hapax_migration, hapax_attempt, hapax_ledger to {role};
+         grant select, insert, delete on hapax_guard to {role};
+         grant execute on function hapax_claim_one to {role}"
     );
     schema.admin().batch_execute(&grants).await.unwrap();
     let url = schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));

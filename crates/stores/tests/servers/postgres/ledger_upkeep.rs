@@ -70,8 +70,8 @@ async fn sweep() {
 async fn fill(schema: &PostgresSchema, rows: u32) {
     let fill = format!(
         "set search_path to {};
-         insert into hapax_ledger (operation, namespace, open, verdict, rule, fingerprint, answer, created_at)
-         select gen_random_uuid(), 'transfers', null, 1, 0, decode(repeat('00', 12), 'hex'), '',
+         insert into hapax_ledger (operation, namespace, verdict, rule, fingerprint, answer, created_at)
+         select gen_random_uuid(), 'transfers', 1, 0, decode(repeat('00', 12), 'hex'), '',
                 clock_timestamp() - interval '2 hours'
            from generate_series(1, {rows})",
         schema.name()

@@ -1,0 +1,29 @@
+-- What keeps the tables of claims from stopping a COMMIT, a row for each fault.
+select 'has a claim that was committed without its end' as fault, 'hapax_guard' as name
+ where exists (select from hapax_guard)
+ union all
+select 'has a claim that was committed without its end', 'hapax_open'
+ where exists (select from hapax_open)
+ union all
+select 'lacks its foreign key to hapax_never, deferred and valid, or a trigger of the key is disabled', t.name
+  from (values ('hapax_guard'), ('hapax_open')) t (name)
+ where not exists (
+           select from pg_catalog.pg_constraint k
+            where k.conrelid = pg_catalog.to_regclass(t.name)::pg_catalog.oid
+              and k.confrelid = pg_catalog.to_regclass('hapax_never')::pg_catalog.oid
+              and k.contype = 'f' and k.condeferrable and k.condeferred and k.convalidated
+              and coalesce((pg_catalog.to_jsonb(k) ->> 'conenforced')::boolean, true)
+              and not exists (
+                      select from pg_catalog.pg_trigger g where g.tgconstraint = k.oid and g.tgenabled <> 'O'
+                  )
+       )
+ union all
+select 'can have rows', 'hapax_never'
+ where pg_catalog.pg_relation_size('hapax_never') > 0
+    or not exists (
+           select from pg_catalog.pg_constraint k
+            where k.conrelid = pg_catalog.to_regclass('hapax_never')::pg_catalog.oid
+              and k.contype = 'c' and k.convalidated
+              and coalesce((pg_catalog.to_jsonb(k) ->> 'conenforced')::boolean, true)
+              and pg_catalog.pg_get_constraintdef(k.oid) = 'CHECK (false)'
+       )

@@ -1,0 +1,306 @@
+//! The tables that keep a transaction with an open claim from its COMMIT, and what breaks them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hapax_core::gate::{Provenance, Reason};
+use hapax_core::ledger::{Claimed, Entry, Work};
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::store::Severity;
+use hapax_stores::{PostgresLedger, PostgresTables};
+use hapax_testkit::servers::{self, PostgresSchema};
+use libtest_mimic::Trial;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, NoTls, Row, Transaction};
+use uuid::Uuid;
+
+use super::ledger::{call, ledger, terms};
+use super::{POSTGRES, schema};
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("claim_and_finish_use_the_key_at_every_size", POSTGRES, plans),
+        servers::test("two_guards_at_one_place_are_told_apart", POSTGRES, same_place),
+        servers::test("without_triggers_there_is_no_claim", POSTGRES, without_triggers),
+        servers::test("tables_of_claims_that_stop_no_commit_are_refused", POSTGRES, broken_guard),
+        servers::test("a_row_that_appears_meanwhile_is_replayed", POSTGRES, row_meanwhile),
+        servers::test("a_handler_that_ends_the_operation_of_its_runner_is_counted", POSTGRES, own_operation),
+    ]
+}
+
+async fn with_tables() -> (PostgresSchema, PostgresLedger, Client) {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms().max_attempts(3));
+    ledger.create_tables().await.unwrap();
+    let client = connect(&schema, schema.name()).await;
+    client.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
+    (schema, ledger, client)
+}
+
+pub(super) async fn connect(schema: &PostgresSchema, role: &str) -> Client {
+    let url = schema.url().split_once('?').unwrap().0.replace(&format!("//{}@", schema.name()), &format!("//{role}@"));
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    Tokio::current().spawn(Box::pin(async { drop(connection.await) }));
+    client
+}
+
+type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+async fn query(client: &Client, sql: &str, parameters: &Parameters<'_>) -> Row {
+    client.query_typed(sql, parameters).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).remove(0)
+}
+
+const CLAIM: &str = include_str!("../../../src/postgres/ledger/claim.sql");
+const CLAIM_ONE: &str = include_str!("../../../src/postgres/ledger/claim_one.sql");
+const FINISH: &str = include_str!("../../../src/postgres/ledger/finish.sql");
+const FINISH_ONE: &str = include_str!("../../../src/postgres/ledger/finish_one.sql");
+const READ: &str = include_str!("../../../src/postgres/ledger/read.sql");
+
+fn operations(count: u128) -> Vec<Uuid> {
+    (0..count).map(|n| Uuid::from_u128((n << 96) + 7)).collect()
+}
+
+/// Claims operations as the runner does. Returns the place of the guard.
+async fn claim(client: &Client, namespace: &str, operations: &[Uuid]) -> String {
+    let row = match operations {
+        [operation] => query(client, CLAIM_ONE, &[(&namespace, Type::TEXT), (operation, Type::UUID)]).await,
+        _ => query(client, CLAIM, &[(&namespace, Type::TEXT), (&operations, Type::UUID_ARRAY)]).await,
+    };
+    row.get(0)
+}
+
+/// Finishes operations as the runner does.
+async fn finish(
+    client: &Client,
+    guard: &str,
+    namespace: &str,
+    operations: &[Uuid],
+) -> Result<(), tokio_postgres::Error> {
+    let print = &[7_u8; 12][..];
+    let (ones, prints) = (vec![1_i16; operations.len()], vec![print; operations.len()]);
+    let many: [(&(dyn ToSql + Sync), Type); 7] = [
+        (&guard, Type::TEXT),
+        (&namespace, Type::TEXT),
+        (&operations, Type::UUID_ARRAY),
+        (&ones, Type::INT2_ARRAY),
+        (&ones, Type::INT2_ARRAY),
+        (&prints, Type::BYTEA_ARRAY),
+        (&prints, Type::BYTEA_ARRAY),
+    ];
+    let one: [(&(dyn ToSql + Sync), Type); 7] = [
+        (&guard, Type::TEXT),
+        (&namespace, Type::TEXT),
+        (&operations[0], Type::UUID),
+        (&1_i16, Type::INT2),
+        (&1_i16, Type::INT2),
+        (&print, Type::BYTEA),
+        (&print, Type::BYTEA),
+    ];
+    let (sql, parameters) = if operations.len() == 1 { (FINISH_ONE, &one) } else { (FINISH, &many) };
+    client.query_typed(sql, parameters).await.map(drop)
+}
+
+/// One connection keeps its plans while the table grows, is emptied, and grows again. Nothing is ever analysed.
+async fn plans() {
+    let (schema, _, client) = with_tables().await;
+    let off = "alter table hapax_ledger set (autovacuum_enabled = off);
+               alter table hapax_attempt set (autovacuum_enabled = off)";
+    client.batch_execute(off).await.unwrap();
+    for (size, added) in [(0, 0), (10_000, 10_000), (1_000_000, 990_000), (0, 0), (10_000, 10_000)] {
+        if size == 0 {
+            client.batch_execute("truncate hapax_ledger").await.unwrap();
+        }
+        let fill = format!(
+            "insert into hapax_ledger (operation, namespace, verdict, rule, fingerprint, answer)
+             select gen_random_uuid(), 'transfers', 1, 0, decode(repeat('00', 12), 'hex'), ''
+               from generate_series(1, {added})"
+        );
+        client.batch_execute(&fill).await.unwrap();
+        let fresh = connect(&schema, schema.name()).await;
+        fresh.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
+        for (client, namespace) in [(&client, "transfers"), (&client, "added"), (&fresh, "transfers")] {
+            assert_key_is_used(client, namespace, size).await;
+        }
+    }
+}
+
+/// How often these tables were scanned from end to end, and how many of their rows the keys have found. Not only in
+/// this transaction: the server sums up later.
+async fn counters(client: &Client, tables: &[&str]) -> (i64, i64) {
+    let counters = "select coalesce(sum(seq_scan), 0)::bigint, coalesce(sum(idx_tup_fetch), 0)::bigint
+                      from pg_stat_xact_user_tables
+                     where relname = any ($1) and schemaname = current_schema";
+    let row = query(client, counters, &[(&tables, Type::TEXT_ARRAY)]).await;
+    (row.get(0), row.get(1))
+}
+
+async fn assert_key_is_used(client: &Client, namespace: &str, size: u32) {
+    let tables = ["hapax_ledger", "hapax_attempt", "hapax_guard", "hapax_open"];
+    let once = "select hapax_once($1, $2, null), hapax_once($1, $3, null)";
+    let done = "select hapax_done($1, $2, ''), hapax_done($1, $3, '')";
+    for (name, count) in [("one", 1), ("many", 256), ("own", 2)] {
+        client.batch_execute("begin").await.unwrap();
+        let (operations, before) = (operations(count), counters(client, &tables).await);
+        if name == "own" {
+            let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+                [(&namespace, Type::TEXT), (&operations[0], Type::UUID), (&operations[1], Type::UUID)];
+            query(client, once, &parameters).await;
+            query(client, done, &parameters).await;
+        } else {
+            let guard = claim(client, namespace, &operations).await;
+            finish(client, &guard, namespace, &operations).await.unwrap();
+        }
+        assert_eq!(counters(client, &tables).await.0, before.0, "{name} in {namespace}, {size} rows");
+        let before = counters(client, &tables[..1]).await;
+        query(client, READ, &[(&namespace, Type::TEXT), (&operations, Type::UUID_ARRAY)]).await;
+        let after = counters(client, &tables[..1]).await;
+        client.batch_execute("rollback").await.unwrap();
+        // It is planned anew each time, and an empty table has nothing to scan.
+        assert!(after.0 == before.0 || size == 0, "read in {namespace}, {size} rows");
+        // It finds the rows of the finish. A scan of the whole key would fetch more.
+        assert!(after.1 - before.1 <= 256 || size == 0, "{name} in {namespace}, {size} rows: {after:?}");
+    }
+}
+
+/// The first claim is undone, and its place is free for the second one.
+async fn same_place() {
+    let (schema, _, client) = with_tables().await;
+    let operations = operations(3);
+    client.batch_execute("begin; savepoint first").await.unwrap();
+    let first = claim(&client, "transfers", &operations[..2]).await;
+    client.batch_execute("rollback to savepoint first").await.unwrap();
+    let vacuum = format!("vacuum {}.hapax_guard", schema.name());
+    schema.admin().batch_execute(&vacuum).await.unwrap();
+    let second = claim(&client, "transfers", &operations[1..]).await;
+    assert_eq!(first, second, "the place is used again");
+    let finished = finish(&client, &first, "transfers", &operations[..2]).await.unwrap_err();
+    assert_eq!(finished.code(), Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE));
+}
+
+async fn without_triggers() {
+    let (schema, _, _) = with_tables().await;
+    let admin = connect(&schema, "postgres").await;
+    let path = format!("set search_path to {}; set session_replication_role = replica", schema.name());
+    admin.batch_execute(&path).await.unwrap();
+    let operation = operations(1)[0];
+    for claim in [
+        format!("select hapax_claim_one('transfers', '{operation}')"),
+        format!("select hapax_claim('transfers', '{{{operation}}}')"),
+        format!("select hapax_once('transfers', '{operation}', null)"),
+    ] {
+        let error = admin.batch_execute(&claim).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::NOT_NULL_VIOLATION), "{claim}");
+    }
+}
+
+async fn broken_guard() {
+    let (schema, ledger, _) = with_tables().await;
+    let admin = schema.admin();
+    let tables = PostgresTables::connect(&schema.url().parse().unwrap()).unwrap();
+    admin.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
+    assert_eq!((ledger.check(1).await.unwrap(), tables.check().await.unwrap()), (vec![], vec![]));
+    let key = "add constraint key foreign key (open) references hapax_never";
+    let restore = |table: &str| {
+        format!(
+            "alter table {table} drop constraint if exists key, drop constraint if exists {table}_is_finished,
+                 add constraint {table}_is_finished foreign key (open) references hapax_never
+                     deferrable initially deferred"
+        )
+    };
+    for table in ["hapax_guard", "hapax_open"] {
+        let dropped = format!("alter table {table} drop constraint {table}_is_finished");
+        let (off, on) =
+            (format!("alter table {table} disable trigger all"), format!("alter table {table} enable trigger all"));
+        let insert = if table == "hapax_guard" {
+            "insert into hapax_guard (operations) values (1)"
+        } else {
+            "insert into hapax_open (operation, rule, namespace, fingerprint) values (gen_random_uuid(), 0, 'n', '')"
+        };
+        for (add, undo, fault) in [
+            (format!("{off}; {insert}; {on}"), format!("delete from {table}"), "has a claim that was committed"),
+            (dropped.clone(), restore(table), "lacks its foreign key"),
+            (format!("{dropped}; alter table {table} {key}"), restore(table), "lacks its foreign key"),
+            (
+                format!("{dropped}; alter table {table} {key} deferrable initially deferred not valid"),
+                restore(table),
+                "lacks its foreign key",
+            ),
+            (off.clone(), on.clone(), "a trigger of the key is disabled"),
+        ] {
+            let message = if fault.starts_with("a trigger") { fault.to_owned() } else { format!("{table} {fault}") };
+            assert_refused(&schema, (&ledger, &tables), (&add, &undo), &message).await;
+        }
+    }
+    let check = "alter table hapax_never drop constraint hapax_never_check";
+    let undo = "alter table hapax_never add check (false)";
+    assert_refused(&schema, (&ledger, &tables), (check, undo), "hapax_never can have rows").await;
+}
+
+async fn assert_refused(
+    schema: &PostgresSchema,
+    (ledger, tables): (&PostgresLedger, &PostgresTables),
+    (add, undo): (&str, &str),
+    message: &str,
+) {
+    schema.admin().batch_execute(add).await.unwrap_or_else(|error| panic!("{add}: {error:?}"));
+    for findings in [ledger.check(1).await.unwrap(), tables.check().await.unwrap()] {
+        let is_refused = findings.iter().any(|it| it.severity == Severity::Refuse && it.message.contains(message));
+        assert!(is_refused, "{add}: {findings:?}");
+    }
+    schema.admin().batch_execute(undo).await.unwrap_or_else(|error| panic!("{undo}: {error:?}"));
+    assert_eq!(ledger.check(1).await.unwrap(), [], "after {undo}");
+}
+
+/// Somebody writes the row without the lock of the operation. The effect of the runner is undone.
+async fn row_meanwhile() {
+    let (schema, ledger, _) = with_tables().await;
+    let admin = schema.admin();
+    let name = schema.name();
+    admin
+        .batch_execute(&format!("create table {name}.effect (n integer); grant all on {name}.effect to public"))
+        .await
+        .unwrap();
+    for keys in [&["one"][..], &["two", "three"]] {
+        let runs = AtomicU32::new(0);
+        let operation = call(keys[0]).operation();
+        let insert = format!(
+            "insert into {name}.hapax_ledger (operation, namespace, verdict, rule, fingerprint, answer)
+             values ('{operation}', 'transfers', 1, 0, decode(repeat('00', 12), 'hex'), 'theirs')"
+        );
+        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None }).collect();
+        let results = ledger
+            .run_batch(work, async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
+                transaction.batch_execute(&format!("insert into {name}.effect values (1)")).await?;
+                if runs.fetch_add(1, Ordering::Relaxed) == 0 {
+                    admin.batch_execute(&insert).await.unwrap();
+                }
+                Ok(vec![String::from("ours"); entries.len()])
+            })
+            .await;
+        let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+        assert_eq!((&*results[0].answer, results[0].provenance), ("theirs", Provenance::Replayed));
+        assert!(results[1..].iter().all(|result| result.answer == "ours"));
+        let effects = format!("delete from {name}.effect returning n");
+        assert_eq!(admin.query(&effects, &[]).await.unwrap().len(), keys.len() - 1, "{keys:?}");
+    }
+}
+
+/// The runner cannot write the row that its own handler has written: once may be bad luck, twice is a failure.
+async fn own_operation() {
+    let (schema, ledger, _) = with_tables().await;
+    let runs = AtomicU32::new(0);
+    let refused = ledger.run(call("one"), async |transaction, _| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        let claimed = ledger.claim::<String>(transaction, &call("one")).await?;
+        let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+        entry.finish(transaction, &String::from("own")).await?;
+        Ok(String::from("done"))
+    });
+    let reason = refused.await.unwrap_err().reason;
+    assert!(matches!(reason, Reason::NotApplied { .. }), "{reason:?}");
+    let counted = format!("select attempts from {}.hapax_attempt", schema.name());
+    let row = schema.admin().query_one(&counted, &[]).await.unwrap();
+    assert_eq!((runs.load(Ordering::Relaxed), row.get::<_, i32>(0)), (2, 1));
+    let rows = format!("select from {}.hapax_ledger", schema.name());
+    assert!(schema.admin().query(&rows, &[]).await.unwrap().is_empty());
+}
