@@ -6,7 +6,8 @@ use bytes::Bytes;
 use hapax_core::ledger::{Fault, FaultKind, FoundRow, LedgerVerdict, OutboxRow, Row, Tried};
 use hapax_core::{Fingerprint, Rule};
 
-/// The columns of a row. An older release may have left one without its end.
+/// The columns of a row. An older release may have left one without its end, and others may have written what no
+/// release writes.
 pub(crate) struct FinishedRow<'r> {
     pub(crate) rule: i16,
     pub(crate) verdict: Option<i16>,
@@ -20,9 +21,11 @@ impl From<FinishedRow<'_>> for FoundRow {
         let (Some(verdict), Some(answer)) = (row.verdict.and_then(verdict), row.answer) else {
             return Self::Damaged;
         };
-        let bytes = row.fingerprint.try_into().unwrap_or_default();
+        let (Ok(rule), Ok(bytes)) = (u8::try_from(row.rule), row.fingerprint.try_into()) else {
+            return Self::Damaged;
+        };
         Self::Row(Row {
-            fingerprint: Fingerprint::from_parts(Rule(u8::try_from(row.rule).unwrap_or(u8::MAX)), bytes),
+            fingerprint: Fingerprint::from_parts(Rule(rule), bytes),
             verdict,
             answer: Bytes::copy_from_slice(answer),
             transaction: Some(row.transaction.cast_unsigned()),

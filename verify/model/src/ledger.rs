@@ -57,7 +57,7 @@ impl World {
         match self.judge_claim(space, number) {
             ClaimRuling::Fresh => self.claimed(space, number),
             ClaimRuling::Replay { answer, .. } => self.applied(space, number, answer[0]),
-            // A transaction sees no open row but its own, unless a rule is broken.
+            // A transaction sees no claim but its own, unless a rule is broken.
             ClaimRuling::Busy | ClaimRuling::ClaimedTwice => self.found_busy(space, number),
             ClaimRuling::Mismatch => self.applied_nothing(space, number),
             ClaimRuling::Dead | ClaimRuling::Damaged => unreachable!("the model closes and damages no operation"),

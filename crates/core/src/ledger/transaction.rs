@@ -11,7 +11,7 @@ use crate::ledger::{Call, LedgerVerdict, OutboxRow};
 /// The statements of the ledger within one open transaction of a database. An adapter implements it; the ledger decides
 /// what to do with what the statements return.
 ///
-/// Each method is one statement, and affects only rows of the given namespace. An adapter of a blocking database
+/// Each method affects only rows of the given namespace. An adapter of a blocking database
 /// returns futures that are ready at once.
 ///
 /// # Cancel safety

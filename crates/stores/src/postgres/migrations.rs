@@ -121,15 +121,26 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     Ok(missing.iter().map(|migration| migration.version).collect())
 }
 
+/// A table has what the migration cannot change.
+const UNFINISHED: SqlState = SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
+
 const NAME_TAKEN: &str = "another object in the schema has a name that Hapax needs; drop or rename that object, or use \
     another schema";
 
-/// A type, an index or a function that is no part of Hapax stays until an operator removes it.
+/// A type, an index or a function that is no part of Hapax stays until an operator removes it. What a migration raises
+/// itself says what to do.
 fn creation_error(error: tokio_postgres::Error) -> PostgresCallError {
     const TAKEN: [SqlState; 3] = [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_FUNCTION];
     if error.code().is_some_and(|code| TAKEN.contains(code)) {
         let taken = Error::new(ErrorKind::Unusable, NAME_TAKEN);
         return PostgresCallError::Judged(taken.caused_by(PostgresDriverError(error)));
+    }
+    let raised = [(SqlState::OBJECT_IN_USE, ErrorKind::NotApplied), (UNFINISHED, ErrorKind::Unusable)];
+    if let Some(reply) = error.as_db_error()
+        && let Some((_, kind)) = raised.into_iter().find(|(code, _)| code == reply.code())
+    {
+        let message = format!("{}; {}", reply.message(), reply.hint().unwrap_or_default());
+        return PostgresCallError::Judged(Error::new(kind, message).caused_by(PostgresDriverError(error)));
     }
     PostgresCallError::Sent(error)
 }

@@ -7,7 +7,6 @@ select pg_catalog.current_setting('server_version_num')::integer as version,
            * (pg_catalog.current_setting('max_connections')::bigint
               + pg_catalog.current_setting('max_prepared_transactions')::bigint)
            as locks,
-       pg_catalog.to_regclass('hapax_guard') is not null and not pg_catalog.pg_is_in_recovery() as has_guard,
        exists (
            select from pg_catalog.pg_class
             where oid in (pg_catalog.to_regclass('hapax_ledger')::pg_catalog.oid,

@@ -5,10 +5,20 @@ select 'has a claim that was committed without its end' as fault, 'hapax_guard' 
 select 'has a claim that was committed without its end', 'hapax_open'
  where exists (select from hapax_open)
  union all
-select 'lacks its foreign key to hapax_never, deferred and valid, or a trigger of the key is disabled', t.name
+select 'has a column open that may be null', t.name
+  from (values ('hapax_guard'), ('hapax_open')) t (name)
+ where not exists (
+           select from pg_catalog.pg_attribute a
+            where a.attrelid = pg_catalog.to_regclass(t.name)::pg_catalog.oid
+              and a.attname = 'open' and a.attnotnull
+       )
+ union all
+select 'lacks its foreign key from open to hapax_never, deferred and valid, or a trigger of the key is disabled', t.name
   from (values ('hapax_guard'), ('hapax_open')) t (name)
  where not exists (
            select from pg_catalog.pg_constraint k
+             join pg_catalog.pg_attribute a
+               on a.attrelid = k.conrelid and a.attname = 'open' and k.conkey operator(pg_catalog.=) array[a.attnum]
             where k.conrelid = pg_catalog.to_regclass(t.name)::pg_catalog.oid
               and k.confrelid = pg_catalog.to_regclass('hapax_never')::pg_catalog.oid
               and k.contype = 'f' and k.condeferrable and k.condeferred and k.convalidated

@@ -47,9 +47,7 @@ impl PostgresLedger {
         findings.extend(ledger_findings(locks, calls));
         let connection = self.pool.get().await?;
         findings.extend(trust::findings(&connection, &self.url.schema).await?);
-        if row.try_get("has_guard").map_err(PostgresCallError::Sent)? {
-            findings.extend(guard::findings(&connection, &self.url.schema).await?);
-        }
+        findings.extend(guard::findings(&connection, &self.url.schema).await?);
         Ok(findings)
     }
 

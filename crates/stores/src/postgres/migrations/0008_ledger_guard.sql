@@ -3,6 +3,7 @@
 -- and no row is rewritten. There is nothing to do where 0002 has created the table as it is now.
 do $$
 declare
+    timeout constant text := pg_catalog.current_setting('lock_timeout');
     holders text;
 begin
     perform from pg_catalog.pg_attribute a
@@ -20,22 +21,25 @@ begin
     -- Whoever uses the table later waits behind this lock.
     perform pg_catalog.set_config('lock_timeout', '2s', true);
     begin
-        lock table hapax_ledger in access exclusive mode;
+        lock table hapax_ledger, hapax_never in access exclusive mode;
     exception when lock_not_available then
         select pg_catalog.string_agg(
-                   case when l.pid is null then 'the prepared transaction ' || p.gid
-                        else 'session ' || l.pid::text end,
+                   distinct case when l.pid is null then 'the prepared transaction ' || p.gid
+                                 else 'session ' || l.pid::text end,
                    ', '
                )
           into holders
           from pg_catalog.pg_locks l
-          left join pg_catalog.pg_prepared_xacts p on l.virtualtransaction = '-1/' || p.transaction::text
+          left join pg_catalog.pg_locks x
+            on x.virtualtransaction = l.virtualtransaction and x.pid is null and x.locktype = 'transactionid'
+          left join pg_catalog.pg_prepared_xacts p on p.transaction = x.transactionid
           join pg_catalog.pg_database d on d.oid = l.database and d.datname = pg_catalog.current_database()
-         where l.relation = 'hapax_ledger'::regclass::oid and l.granted
+         where l.relation in ('hapax_ledger'::regclass::oid, 'hapax_never'::regclass::oid) and l.granted
            and l.pid is distinct from pg_catalog.pg_backend_pid();
         raise exception 'hapax_ledger cannot be changed, because it is in use by %', coalesce(holders, 'others')
             using errcode = '55006', hint = 'End them, or migrate when they have ended.';
     end;
+    perform pg_catalog.set_config('lock_timeout', timeout, true);
     alter table hapax_ledger
         drop column open,
         drop constraint if exists hapax_ledger_verdict_check,
@@ -318,9 +322,10 @@ begin
     if claim = 'open' or found and entry.is_finished_here then
         raise exception 'this transaction has claimed the operation % before', operation
             using errcode = '55000', hint = 'Call hapax_once once for each operation of a transaction.';
-    elsif found and (entry.verdict is null or entry.recorded is null) then
-        raise exception 'the row of the operation % has no end', operation
-            using errcode = 'XX001', hint = 'An older release has left it. Find out if the effect is there.';
+    elsif found and (coalesce(entry.verdict, 0) not in (1, 2) or entry.recorded is null
+                     or entry.recorded_rule not between 0 and 255 or octet_length(entry.recorded_print) <> 12) then
+        raise exception 'the row of the operation % is damaged', operation
+            using errcode = 'XX001', hint = 'No function of this release wrote it. Find out if the effect is there.';
     elsif found and (rule = 0 or entry.recorded_rule = 0
                      or (entry.recorded_rule = rule and entry.recorded_print = print)
                      or (entry.recorded_rule = split_part(older, ':', 1)::smallint
@@ -352,6 +357,10 @@ as $$
 declare
     claim record;
 begin
+    if namespace is null or operation is null then
+        raise exception 'the namespace or the operation is null'
+            using errcode = '22023', hint = 'Give what hapax_once was given.';
+    end if;
     if response is null then
         raise exception 'the response is null'
             using errcode = '22023', hint = 'Give the bytes that a later copy gets; they may be empty.';

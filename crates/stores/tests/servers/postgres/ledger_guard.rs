@@ -200,6 +200,7 @@ async fn broken_guard() {
     admin.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
     assert_eq!((ledger.check(1).await.unwrap(), tables.check().await.unwrap()), (vec![], vec![]));
     let key = "add constraint key foreign key (open) references hapax_never";
+    let on_another = "constraint key references hapax_never deferrable initially deferred";
     let restore = |table: &str| {
         format!(
             "alter table {table} drop constraint if exists key, drop constraint if exists {table}_is_finished,
@@ -226,6 +227,16 @@ async fn broken_guard() {
                 "lacks its foreign key",
             ),
             (off.clone(), on.clone(), "a trigger of the key is disabled"),
+            (
+                format!("{dropped}; alter table {table} add other smallint {on_another}"),
+                format!("alter table {table} drop column other; {}", restore(table)),
+                "lacks its foreign key",
+            ),
+            (
+                format!("alter table {table} alter open drop not null"),
+                format!("alter table {table} alter open set not null"),
+                "has a column open that may be null",
+            ),
         ] {
             let message = if fault.starts_with("a trigger") { fault.to_owned() } else { format!("{table} {fault}") };
             assert_refused(&schema, (&ledger, &tables), (&add, &undo), &message).await;

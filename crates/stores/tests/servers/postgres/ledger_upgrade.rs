@@ -110,7 +110,9 @@ async fn open_row() {
     admin.batch_execute(&path).await.unwrap();
     admin.execute(OLDER_CLAIM, &[&call("two").operation().to_string()]).await.unwrap();
     let error = migrate(&schema).await.unwrap_err();
-    assert!(format!("{error:?}").contains("committed without its end"), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Unusable);
+    let message = error.to_string();
+    assert!(message.contains("committed without its end") && message.contains("delete the row"), "{message}");
     owner.batch_execute("delete from hapax_ledger where open = 1").await.unwrap();
     assert_eq!(migrate(&schema).await.unwrap(), [8]);
 }
@@ -120,7 +122,18 @@ async fn in_use() {
     owner.batch_execute("begin; lock table hapax_ledger in row share mode").await.unwrap();
     let pid: i32 = owner.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
     let error = migrate(&schema).await.unwrap_err();
-    assert!(format!("{error:?}").contains(&format!("in use by session {pid}")), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::NotApplied);
+    let message = error.to_string();
+    assert!(message.contains(&format!("in use by session {pid}; End them")), "{message}");
+    let prepare = format!("prepare transaction '{}'", schema.name());
+    owner.batch_execute(&prepare).await.unwrap();
+    let message = migrate(&schema).await.unwrap_err().to_string();
+    assert!(message.contains(&format!("in use by the prepared transaction {}", schema.name())), "{message}");
+    owner.batch_execute(&format!("rollback prepared '{}'", schema.name())).await.unwrap();
+    // The foreign key of the older table belongs to this one, too.
+    owner.batch_execute("begin; lock table hapax_never in row share mode").await.unwrap();
+    let message = migrate(&schema).await.unwrap_err().to_string();
+    assert!(message.contains(&format!("in use by session {pid}")), "{message}");
     owner.batch_execute("commit").await.unwrap();
     assert_eq!(migrate(&schema).await.unwrap(), [8]);
 }
