@@ -1,4 +1,4 @@
-//! NATS and Kafka servers, alone and in clusters.
+//! NATS and Kafka servers, alone and in clusters, and RabbitMQ servers.
 
 use std::fmt;
 use std::io;
@@ -15,10 +15,14 @@ use tokio::sync::Mutex;
 use super::process::{PORTS, ServiceProcess, poll};
 use crate::ports;
 
-/// A kind of broker: [`Nats`] or [`Kafka`].
+/// A kind of broker: [`Nats`], [`Kafka`] or [`RabbitMq`].
 pub trait BrokerKind: Sized + Send + Sync + 'static {
     /// The name of the service, for [`required`](super::required).
     const NAME: &'static str;
+
+    /// What the URL of a server has before its address.
+    #[doc(hidden)]
+    const URL: &'static str;
 
     /// The words in the log of a server that is ready.
     #[doc(hidden)]
@@ -28,9 +32,9 @@ pub trait BrokerKind: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     const SHARED: &'static [&'static str];
 
-    /// The arguments of one member of a cluster.
+    /// The arguments of one member of a cluster. None if the fixture starts only single servers.
     #[doc(hidden)]
-    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String>;
+    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>>;
 
     #[doc(hidden)]
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>>;
@@ -44,23 +48,32 @@ pub enum Nats {}
 #[derive(Clone, Copy, Debug)]
 pub enum Kafka {}
 
+/// A RabbitMQ node. It has the user `guest` with the password `guest`.
+#[derive(Clone, Copy, Debug)]
+pub enum RabbitMq {}
+
 /// A NATS server with JetStream, on a free loopback port. Arguments are those of `nats-server`.
 pub type NatsServer = BrokerServer<Nats>;
 
 /// A Kafka broker on a free loopback port. Arguments are properties, such as `auto.create.topics.enable=false`.
 pub type KafkaServer = BrokerServer<Kafka>;
 
+/// A RabbitMQ node on a free loopback port. Arguments are lines of `rabbitmq.conf`, such as
+/// `consumer_timeout = 5000`.
+pub type RabbitMqServer = BrokerServer<RabbitMq>;
+
 impl BrokerKind for Nats {
     const NAME: &'static str = "nats";
+    const URL: &'static str = "nats://";
     const READY: &'static str = "Server is ready";
     const SHARED: &'static [&'static str] = &[];
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
+    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
         let route = |address: &SocketAddr| format!("nats://{}", second(*address));
         let routes: Vec<String> = addresses.iter().map(route).collect();
         let name = format!("node{index}");
         let words = ["--name", &name, "--cluster_name", "hapax", "--cluster", &routes[index], "--routes"];
-        words.map(str::to_owned).into_iter().chain([routes.join(",")]).collect()
+        Some(words.map(str::to_owned).into_iter().chain([routes.join(",")]).collect())
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
@@ -71,11 +84,12 @@ impl BrokerKind for Nats {
 
 impl BrokerKind for Kafka {
     const NAME: &'static str = "kafka";
+    const URL: &'static str = "kafka://";
     const READY: &'static str = "Kafka Server started";
     // It is never restarted, and on a busy machine the short time of the fixture would take its topics away.
     const SHARED: &'static [&'static str] = &["broker.session.timeout.ms=30000"];
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
+    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
         let voter = |(index, address): (usize, &SocketAddr)| format!("{}@{}", index + 1, second(*address));
         let voters: Vec<String> = addresses.iter().enumerate().map(voter).collect();
         let replicated = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic", "default"];
@@ -86,11 +100,28 @@ impl BrokerKind for Kafka {
             "min.insync.replicas=2".to_owned(),
             "broker.session.timeout.ms=3000".to_owned(),
         ];
-        replicated.into_iter().map(factor).chain(own).collect()
+        Some(replicated.into_iter().map(factor).chain(own).collect())
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
         static SHARED: Mutex<Option<Arc<KafkaServer>>> = Mutex::const_new(None);
+        &SHARED
+    }
+}
+
+impl BrokerKind for RabbitMq {
+    const NAME: &'static str = "rabbitmq";
+    const URL: &'static str = "amqp://";
+    // "Starting broker... completed with 0 plugins."
+    const READY: &'static str = "completed with";
+    const SHARED: &'static [&'static str] = &[];
+
+    fn member(_addresses: &[SocketAddr], _index: usize) -> Option<Vec<String>> {
+        None
+    }
+
+    fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
+        static SHARED: Mutex<Option<Arc<RabbitMqServer>>> = Mutex::const_new(None);
         &SHARED
     }
 }
@@ -157,7 +188,11 @@ impl<K: BrokerKind> BrokerServer<K> {
 
     async fn try_cluster(count: usize) -> io::Result<Vec<Self>> {
         let addresses = (0..count).map(|_| ports::free()).collect::<io::Result<Vec<_>>>()?;
-        let member = |index| Self::new(addresses[index], K::member(&addresses, index));
+        let no_clusters = || io::Error::new(io::ErrorKind::Unsupported, "the fixture starts only single servers");
+        let member = |index| {
+            let arguments = K::member(&addresses, index).ok_or_else(no_clusters)?;
+            Self::new(addresses[index], arguments)
+        };
         let servers = (0..count).map(member).collect::<io::Result<Vec<Self>>>()?;
         try_join_all(servers.iter().map(Self::launch)).await?;
         Ok(servers)
@@ -197,9 +232,9 @@ impl<K: BrokerKind> BrokerServer<K> {
         self.address
     }
 
-    /// The URL of the server: `nats://` or `kafka://` and its address.
+    /// The URL of the server: `nats://`, `kafka://` or `amqp://` and its address.
     pub fn url(&self) -> String {
-        format!("{}://{}", K::NAME, self.address)
+        format!("{}{}", K::URL, self.address)
     }
 
     /// The folder with its data and its log file, `log`.

@@ -124,8 +124,9 @@ impl ServiceProcess {
 
     fn failure(&self, what: &str) -> io::Error {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
-        // As Redis and PostgreSQL word it.
-        let kind = if log.contains("already in use") { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
+        // As Redis and PostgreSQL word it, and Erlang.
+        let is_taken = ["already in use", "eaddrinuse", "in use by another"].iter().any(|words| log.contains(words));
+        let kind = if is_taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
         io::Error::new(kind, format!("{}: {what}; its log:\n{log}", self.service))
     }
 
