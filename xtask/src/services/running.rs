@@ -25,8 +25,8 @@ struct ServiceFile {
 impl ServiceFile {
     fn read(scripts: &Path) -> Result<Self, String> {
         let path = scripts.join("service.toml");
-        let text =
-            fs::read_to_string(&path).map_err(|error| format!("it cannot be started: {}: {error}", path.display()))?;
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("`up` starts only services with a {}: {error}", path.display()))?;
         let value = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));
             let (_, value) = lines.find(|(key, _)| key.trim() == name)?;
