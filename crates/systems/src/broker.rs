@@ -24,7 +24,7 @@ pub(crate) trait NamedBroker: fmt::Debug + Send + Sync {
     fn source(&self, topic: &TopicPlan, reader: usize) -> String;
 }
 
-/// A parsed URL of a broker, without credentials and without a topic.
+/// A parsed URL of a broker, without a topic.
 #[derive(Clone, Debug)]
 pub struct BrokerUrl(Arc<dyn NamedBroker>);
 
@@ -47,7 +47,7 @@ impl BrokerUrl {
         self.0.remove(topic).await
     }
 
-    /// The URL of the sink that publishes to this topic. A confirmation that takes longer than 4 s was lost.
+    /// The URL of the sink that publishes to this topic. It counts a confirmation as lost after 4 s.
     pub fn sink(&self, topic: &TopicPlan) -> String {
         self.0.sink(topic)
     }
@@ -65,7 +65,7 @@ impl FromStr for BrokerUrl {
         let url = url.trim_end_matches('/');
         let broker = ROLE.read(url)?;
         if url.split_once("://").is_none_or(|(_, host)| host.contains(['/', '?'])) {
-            bail!("write only the scheme and the host: each run has topics or streams of its own");
+            bail!("write {}: each run has topics or streams of its own", ROLE.forms());
         }
         Ok(Self(broker))
     }
@@ -74,16 +74,16 @@ impl FromStr for BrokerUrl {
 /// A topic or a stream of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPlan {
-    /// What the name begins with.
+    /// The first part of the name.
     pub prefix: String,
-    /// What the events name as their topic, and the end of the name.
+    /// The topic of the events. The name ends with it.
     pub topic: String,
-    /// How many readers have a part of their own, `TOPIC.0` and so on, where one reader must not get the messages of
-    /// another one. Each part is in order. 0: all readers share the topic.
+    /// The number of ordered parts, one for each reader. Events of part 3 have the topic `TOPIC.3`. 0: the readers
+    /// share the topic.
     pub parts: usize,
     /// The number of partitions, where the broker has them.
     pub partitions: i32,
-    /// On how many brokers each partition is. None: as many as is usual there.
+    /// On how many brokers of Kafka each partition is. None: as many as is usual there.
     pub copies: Option<i32>,
     /// How long the broker recognizes a repeated event, where it can. None: as long as is usual there.
     pub window: Option<Duration>,

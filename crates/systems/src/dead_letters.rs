@@ -20,7 +20,7 @@ pub enum DeadLetterPlace {
 impl DeadLetterPlace {
     /// Whether the URL is that of a broker to which dead letters are published. It has them only for its own consumers.
     pub fn is_at_broker(url: &str) -> bool {
-        url.split_once(':').is_some_and(|(scheme, _)| is_broker(scheme))
+        is_broker(url)
     }
 
     /// Whether the letters tell which ordering keys they belong to.
@@ -58,7 +58,7 @@ impl FromStr for DeadLetterPlace {
         if Self::is_at_broker(url) {
             return url.parse().map(Self::Published);
         }
-        let brokers = || one_of(|offers| offers.sink.as_ref().filter(|_| offers.is_broker()).map(|offer| offer.form));
+        let brokers = || one_of(|offers| offers.broker.as_ref().and(offers.sink.as_ref()).map(|offer| offer.form));
         let context = || format!("dead letters go to {}, or to {}", StoreUrl::dead_letter_forms(), brokers());
         url.parse().map(Self::Kept).with_context(context)
     }

@@ -1,5 +1,6 @@
 //! Topics of Kafka.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,15 +54,20 @@ impl NamedSink for KafkaSinkConfig {
 }
 
 /// The topics of runs at the broker of this URL.
-#[derive(Debug)]
 struct RunTopics(String);
+
+impl fmt::Debug for RunTopics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunTopics").finish_non_exhaustive()
+    }
+}
 
 /// How long the broker may take to create or remove a topic.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl RunTopics {
     fn admin(&self) -> Result<(AdminClient<DefaultClientContext>, AdminOptions)> {
-        let hosts = self.0.trim_start_matches("kafka://");
+        let hosts = self.0.strip_prefix("kafka://").unwrap_or(&self.0);
         let admin = ClientConfig::new().set("bootstrap.servers", hosts).create()?;
         Ok((admin, AdminOptions::new().operation_timeout(Some(PATIENCE))))
     }
@@ -92,7 +98,7 @@ impl NamedBroker for RunTopics {
         format!("{}/{}?timeout=4", self.0, topic.name())
     }
 
-    /// Each process keeps its place in the group when it is killed, so that it goes on at once when it is back.
+    /// Each process has a static membership: it goes on without a rebalance when it is back after a crash.
     fn source(&self, topic: &TopicPlan, reader: usize) -> String {
         let (url, name) = (&self.0, topic.name());
         format!("{url}/{name}?group={name}&member=member-{reader}&session-timeout=6")

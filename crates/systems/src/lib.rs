@@ -31,6 +31,6 @@ pub use dead_letters::DeadLetterPlace;
 pub use sink::SinkUrl;
 pub use source::SourceUrl;
 pub use store::{OpenError, OpenedOutbox, OpenedStore, StoreUrl};
-pub use table::features;
+pub use table::{features, is_file};
 pub use watch::WatchedFile;
 pub use webhook::{DEFAULT_ENDPOINT, EndpointSettings};

@@ -1,5 +1,6 @@
 //! Streams of NATS JetStream.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,11 +51,16 @@ impl NamedSink for NatsSinkConfig {
     }
 }
 
-/// The streams of runs at the server of this URL.
-#[derive(Debug)]
+/// The streams of runs at the server of this URL, which may have a password.
 struct RunStreams(String);
 
-/// How long a message that a reader lost waits for the next one.
+impl fmt::Debug for RunStreams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunStreams").finish_non_exhaustive()
+    }
+}
+
+/// A message without an acknowledgement is delivered again after this time.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 
 impl RunStreams {

@@ -17,7 +17,7 @@ pub(crate) trait NamedSink: fmt::Debug + Send + Sync {
     /// The name that the open sink has in logs and metrics.
     fn name(&self) -> String;
 
-    /// Opens the sink. Without a template, the URL says under which names it gets events.
+    /// Opens the sink. Without a template, it has the one of the URL.
     async fn open(&self, template: Option<TopicTemplate>, runtime: Arc<dyn Runtime>) -> hapax::Result<Arc<dyn Sink>>;
 
     /// Refuses a database without tables, which opening the sink would create.
@@ -31,7 +31,7 @@ pub(crate) trait NamedSink: fmt::Debug + Send + Sync {
     }
 }
 
-/// A parsed URL of a sink of events, and the names under which it gets events.
+/// A parsed URL of a sink of events, and the template of its topics.
 #[derive(Clone, Debug)]
 pub struct SinkUrl {
     named: Arc<dyn NamedSink>,
@@ -52,13 +52,13 @@ impl SinkUrl {
         Self { named: Arc::new(Endpoints(endpoints)), template: None }
     }
 
-    /// The same sink with other names.
+    /// The same sink with another template of its topics.
     #[must_use]
     pub fn with_topic(self, template: TopicTemplate) -> Self {
         Self { template: Some(template), ..self }
     }
 
-    /// The names under which the sink gets events. None: the URL has them.
+    /// The template of its topics. None: that of the URL.
     pub fn template(&self) -> Option<&TopicTemplate> {
         self.template.as_ref()
     }

@@ -86,7 +86,7 @@ impl StoreUrl {
         self.0.place()
     }
 
-    /// The file of a store that is one. It may not exist.
+    /// The path of the file, if the store is one. The file may not exist.
     pub fn file(&self) -> Option<&Path> {
         self.0.file()
     }

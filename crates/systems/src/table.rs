@@ -13,6 +13,7 @@ use crate::store::NamedStore;
 struct SystemRow {
     /// The name, for errors.
     name: &'static str,
+    kind: SystemKind,
     /// The feature that builds it in. None: it is in every build.
     feature: Option<&'static str>,
     /// The schemes of its URLs.
@@ -21,26 +22,33 @@ struct SystemRow {
     offers: Option<&'static Offers>,
 }
 
+/// What a system is, also in a build without it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SystemKind {
+    /// It only passes messages on. What is published there is for its consumers.
+    Broker,
+    /// A file of this machine.
+    File,
+    Server,
+    Memory,
+    Endpoint,
+}
+
 /// What the URLs of a system may name.
 pub(crate) struct Offers {
     pub(crate) source: Option<Offer<dyn NamedSource>>,
     pub(crate) sink: Option<Offer<dyn NamedSink>>,
     pub(crate) store: Option<Offer<dyn NamedStore>>,
     pub(crate) broker: Option<Offer<dyn NamedBroker>>,
-    /// How the URLs of its stores are written that have tables.
+    /// The form of a URL with tables. None: it has no tables.
     pub(crate) database: Option<&'static str>,
-    /// How the URLs of its stores are written that keep dead letters.
+    /// The form of a URL with dead letters. None: it keeps none.
     pub(crate) dead_letters: Option<&'static str>,
 }
 
 impl Offers {
     pub(crate) const NONE: Self =
         Self { source: None, sink: None, store: None, broker: None, database: None, dead_letters: None };
-
-    /// Whether the system only passes messages on. What is published there is for its consumers.
-    pub(crate) fn is_broker(&self) -> bool {
-        self.broker.is_some()
-    }
 }
 
 /// How the URLs of an offer are written, for help and errors, and what reads them.
@@ -50,10 +58,10 @@ pub(crate) struct Offer<T: ?Sized> {
 }
 
 macro_rules! systems {
-    ($($name:literal $module:ident $(feature $feature:literal)? schemes $schemes:expr;)*) => {
+    ($($name:literal $kind:ident $module:ident $(feature $feature:literal)? schemes $schemes:expr;)*) => {
         const SYSTEMS: &[SystemRow] = &[$({
             systems!(@offers $module $($feature)?);
-            SystemRow { name: $name, feature: FEATURE, schemes: &$schemes, offers: OFFERS }
+            SystemRow { name: $name, kind: SystemKind::$kind, feature: FEATURE, schemes: &$schemes, offers: OFFERS }
         }),*];
     };
     (@offers $module:ident) => {
@@ -70,13 +78,13 @@ macro_rules! systems {
 }
 
 systems! {
-    "Kafka" kafka feature "kafka" schemes ["kafka"];
-    "NATS" nats feature "nats" schemes ["nats"];
-    "SQLite" sqlite feature "sqlite" schemes ["sqlite"];
-    "Redis" redis feature "redis" schemes ["redis", "rediss", "unix"];
-    "PostgreSQL" postgres feature "postgres" schemes ["postgres", "postgresql"];
-    "memory:" memory schemes ["memory"];
-    "webhooks" webhook schemes ["https", "http"];
+    "Kafka" Broker kafka feature "kafka" schemes ["kafka"];
+    "NATS" Broker nats feature "nats" schemes ["nats"];
+    "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
+    "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
+    "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
+    "memory:" Memory memory schemes ["memory"];
+    "webhooks" Endpoint webhook schemes ["https", "http"];
 }
 
 /// What a setting wants from a system.
@@ -127,10 +135,19 @@ pub(crate) fn one_of(form: impl Fn(&Offers) -> Option<&'static str>) -> String {
     }
 }
 
-/// Whether this is a scheme of a broker of this build.
-pub(crate) fn is_broker(scheme: &str) -> bool {
-    let row = SYSTEMS.iter().find(|row| row.schemes.contains(&scheme));
-    row.and_then(|row| row.offers).is_some_and(Offers::is_broker)
+/// Whether this is a URL of a broker, also in a build without it.
+pub(crate) fn is_broker(url: &str) -> bool {
+    has_kind(url, SystemKind::Broker)
+}
+
+/// Whether the URL names a file of this machine, also in a build without its system.
+pub fn is_file(url: &str) -> bool {
+    has_kind(url, SystemKind::File)
+}
+
+fn has_kind(url: &str, kind: SystemKind) -> bool {
+    let Some((scheme, _)) = url.split_once(':') else { return false };
+    SYSTEMS.iter().any(|row| row.kind == kind && row.schemes.contains(&scheme))
 }
 
 /// The features of this build that add systems, sorted.
@@ -160,6 +177,15 @@ mod tests {
         schemes.sort_unstable();
         schemes.dedup();
         assert_eq!(schemes.len(), count);
+    }
+
+    #[test]
+    fn a_build_without_a_system_knows_what_it_is() {
+        for url in ["kafka://broker.example", "nats://broker.example/orders"] {
+            assert!(is_broker(url) && !is_file(url), "{url}");
+        }
+        assert!(is_file("sqlite:///var/lib/hapax.db") && !is_broker("sqlite:///var/lib/hapax.db"));
+        assert!(!is_file("unix:///run/redis.sock") && !is_broker("kafka"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `hapax journal`: records the answers of a journal in the store that has replaced its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hapax::journal::{FileJournal, FileJournalSettings, Spilled, StorePlace};
 use hapax::machine::Completed;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Protocol;
-use hapax_systems::{OpenedStore, StoreUrl};
+use hapax_systems::{OpenedStore, StoreUrl, is_file};
 
 use crate::serve::exit::{CommandError, request};
 use crate::store::checks::usable;
@@ -52,10 +52,12 @@ fn place(text: &str) -> Result<StorePlace, String> {
     if text == StorePlace::unknown().to_string() {
         return Ok(StorePlace::unknown());
     }
+    // The log names a file by its absolute path. A link may be there by now, and no file is opened.
+    if is_file(text) && text.split_once("://").is_some_and(|(_, path)| path.starts_with('/')) {
+        return Ok(StorePlace::new(text));
+    }
     let url: StoreUrl = text.parse().map_err(|error: anyhow::Error| format!("{error:#}"))?;
-    // An absolute path is what the log names. A link may be there by now.
-    let is_logged = url.file().is_some_and(Path::is_absolute);
-    Ok(if is_logged { StorePlace::new(text) } else { url.place() })
+    Ok(url.place())
 }
 
 pub(crate) async fn run(args: JournalArgs) -> Result<ExitCode, CommandError> {

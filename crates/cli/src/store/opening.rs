@@ -74,7 +74,7 @@ pub(crate) fn open_dead_letters(
     Ok(url.dead_letters(runtime)?)
 }
 
-/// Otherwise a misspelt path would create an empty file.
+/// Refuses a path without a file, because opening it would create an empty one.
 fn refuse_missing_file(url: &StoreUrl, user: &str) -> Result<(), CommandError> {
     let Some(path) = url.file().filter(|path| !Path::exists(path)) else { return Ok(()) };
     Err(CommandError::cannot_start(anyhow!("{} does not exist; name the file that the {user} uses", path.display())))

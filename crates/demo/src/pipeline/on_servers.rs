@@ -59,7 +59,8 @@ pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, Arc<dyn Shop
     let [charges, receipts] = topics(&run);
     for topic in [&charges, &receipts] {
         if let Err(error) = broker.create(topic).await {
-            // The error of the broker says more than one of the database.
+            // The first error says why. The topic before may be there.
+            let _ = broker.remove(&charges.name()).await;
             let _ = link.query(&format!("drop schema {schema} cascade"), &[]).await;
             return Err(error.context("--broker"));
         }

@@ -121,10 +121,12 @@ impl ShopBooks for ServerBooks {
 
     async fn remove(&self) -> Result<()> {
         let (broker, topics) = &self.topics;
+        let mut removed = Ok(());
         for topic in topics {
-            broker.remove(topic).await?;
+            removed = removed.and(broker.remove(topic).await);
         }
-        self.link.query(&format!("drop schema {} cascade", self.schema), &[]).await.map(drop)
+        let dropped = self.link.query(&format!("drop schema {} cascade", self.schema), &[]).await;
+        removed.and(dropped.map(drop))
     }
 
     fn pauses(&self) -> (Duration, Duration) {
