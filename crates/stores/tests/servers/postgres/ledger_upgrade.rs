@@ -3,7 +3,7 @@
 use hapax_core::ErrorKind;
 use hapax_core::gate::{Provenance, Reason};
 use hapax_stores::PostgresTables;
-use hapax_testkit::servers::{self, PostgresSchema};
+use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -41,7 +41,12 @@ const OLDER_FINISH: &str = "update hapax_ledger set open = null, verdict = 1, an
 /// A schema with older tables, in which the operation `one` has ended, and a connection of its owner.
 async fn older() -> (PostgresSchema, Client) {
     let schema = schema().await;
-    let owner = connect(&schema, schema.name()).await;
+    let owner = make_older(&schema).await;
+    (schema, owner)
+}
+
+async fn make_older(schema: &PostgresSchema) -> Client {
+    let owner = connect(schema, schema.name()).await;
     owner.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
     owner.batch_execute(include_str!("../../../src/postgres/migrations/create_versions.sql")).await.unwrap();
     for (version, sql) in (1..).zip(OLDER) {
@@ -49,7 +54,7 @@ async fn older() -> (PostgresSchema, Client) {
         owner.batch_execute(&format!("{sql}; insert into hapax_migration values ({version})")).await.unwrap();
     }
     end(&owner, "one").await;
-    (schema, owner)
+    owner
 }
 
 async fn end(owner: &Client, key: &str) {
@@ -118,7 +123,10 @@ async fn open_row() {
 }
 
 async fn in_use() {
-    let (schema, owner) = older().await;
+    let options = PostgresServerOptions::new().with_args(&["-c", "max_prepared_transactions=2"]);
+    let server = PostgresServer::start(options).await.unwrap();
+    let schema = server.schema().await.unwrap();
+    let owner = make_older(&schema).await;
     owner.batch_execute("begin; lock table hapax_ledger in row share mode").await.unwrap();
     let pid: i32 = owner.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
     let error = migrate(&schema).await.unwrap_err();
