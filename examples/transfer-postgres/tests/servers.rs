@@ -66,7 +66,7 @@ async fn lost_reply() {
     let bank = Program::start(env!("CARGO_BIN_EXE_example-transfer-postgres"), &[&url, "0"]);
     // The first try commits, and neither it nor a later one learns that.
     proxy.inject(NetworkFault::cut(CutPoint::Answered, "COMMIT\0").times(1));
-    proxy.inject(NetworkFault::cut(CutPoint::Unsent, "hapax_claim").after(1));
+    proxy.inject(NetworkFault::cut(CutPoint::Unsent, "hapax_claim_own($1").after(1));
     assert_eq!(bank.post("/transfers", "order-1", "alice bob 5").status, 503);
     assert_eq!(bank.get("/accounts").body, "alice 995\nbob 1005\n");
     let client = server.client().await.expect("the server answers");
