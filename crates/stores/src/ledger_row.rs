@@ -41,12 +41,12 @@ pub(crate) fn verdict_number(verdict: LedgerVerdict) -> i16 {
     }
 }
 
-/// What the column `verdict` says. None: no release writes this number.
+/// The verdict with this number in the column `verdict`. None: no release writes this number.
 pub(crate) fn verdict(number: i16) -> Option<LedgerVerdict> {
     [LedgerVerdict::Applied, LedgerVerdict::Rejected].into_iter().find(|&verdict| verdict_number(verdict) == number)
 }
 
-/// What the words of `hapax_claim_own` mean.
+/// Translates the word that `hapax_claim_own` returns.
 pub(crate) fn own_claim(found: &str) -> Result<Tried, Fault> {
     match found {
         "locked" => Ok(Tried::Locked),

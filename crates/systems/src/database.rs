@@ -14,7 +14,7 @@ pub trait Tables: fmt::Debug + Send + Sync {
     /// As the database says.
     async fn missing(&self) -> hapax::Result<Vec<i32>>;
 
-    /// What is wrong although no table is missing.
+    /// Looks for faults of tables that are all there.
     ///
     /// # Errors
     /// As the database says.
@@ -35,7 +35,7 @@ pub trait Tables: fmt::Debug + Send + Sync {
     /// As the database says.
     async fn lack_outbox(&self) -> hapax::Result<bool>;
 
-    /// Creates what is missing. Returns the versions that it created.
+    /// Creates the missing tables. Returns the versions that it created.
     ///
     /// # Errors
     /// As the database says.

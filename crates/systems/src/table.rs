@@ -22,7 +22,7 @@ struct SystemRow {
     offers: Option<&'static Offers>,
 }
 
-/// What a system is, also in a build without it.
+/// The kind of a system, known also in a build without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SystemKind {
     /// It only passes messages on. What is published there is for its consumers.
@@ -34,7 +34,7 @@ enum SystemKind {
     Endpoint,
 }
 
-/// What the URLs of a system may name.
+/// The things that URLs of a system may name.
 pub(crate) struct Offers {
     pub(crate) source: Option<Offer<dyn NamedSource>>,
     pub(crate) sink: Option<Offer<dyn NamedSink>>,
@@ -87,7 +87,7 @@ systems! {
     "webhooks" Endpoint webhook schemes ["https", "http"];
 }
 
-/// What a setting wants from a system.
+/// The use of a URL by a setting: as a source, a sink, a store or a broker.
 pub(crate) struct UrlRole<T: ?Sized + 'static> {
     /// The name in errors.
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! Opens what the URLs of a command or a process name.
+//! Opens the stores and databases that URLs name, for commands and processes.
 
 use std::path::Path;
 use std::sync::Arc;

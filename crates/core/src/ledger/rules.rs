@@ -30,7 +30,7 @@ pub enum ClaimRuling {
     Dead,
     /// This transaction has claimed the operation before.
     ClaimedTwice,
-    /// The operation has a row, and nobody can tell how it ended.
+    /// The row of the operation does not say how it ended.
     Damaged,
 }
 

@@ -46,8 +46,8 @@ pub trait Transaction {
         events: &[OutboxRow],
     ) -> impl Future<Output = Result<usize, Fault>>;
 
-    /// Says that COMMIT follows `finish`, if it succeeds, so that an adapter may send both at once. It then returns
-    /// what COMMIT returned if that failed, and `CommitUnknown` if a reply was lost.
+    /// Says that COMMIT follows `finish`, if `finish` succeeds. An adapter may then send both at once. `finish` then
+    /// returns the error of COMMIT too, and `CommitUnknown` if the reply was lost.
     fn commit_follows(&mut self) {}
 
     /// The kind of fault, if this error is one of the database.

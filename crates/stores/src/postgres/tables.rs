@@ -74,8 +74,8 @@ impl PostgresTables {
         Ok(missing.iter().map(|migration| migration.version).collect())
     }
 
-    /// What keeps the tables from being used although none is missing: a sequence that is behind its table, or tables
-    /// of claims that do not stop a COMMIT.
+    /// Looks for faults of tables that are all there: a sequence is behind its table, or the tables of claims do not
+    /// stop a COMMIT.
     ///
     /// # Errors
     /// - `NotApplied` if the server cannot be reached.

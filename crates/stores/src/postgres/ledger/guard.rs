@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use crate::postgres::call_error::PostgresCallError;
 use crate::postgres::schema::Schema;
 
-/// What is wrong with the tables of claims. Nothing is found where they are missing, and on a standby. The role needs
+/// The faults of the tables of claims. A database without these tables, and a standby, have none. The role needs
 /// `SELECT` on `hapax_guard` and `hapax_open`.
 ///
 /// # Errors

@@ -240,7 +240,7 @@ impl<'t> TransactionStatements<'t> {
     }
 }
 
-/// What `hapax_claim_one` returns if it has made no claim.
+/// The place that `hapax_claim_one` returns if it has made no claim.
 const NO_GUARD: &str = "(0,0)";
 
 fn transaction_id(row: &Row) -> Result<Option<u64>, Fault> {
