@@ -36,8 +36,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// The store with the records, for users of the library, or if no process runs: sqlite://PATH, redis://HOST or
-    /// postgres://HOST/DATABASE
+    /// The store with the records, as --store of the gateway names it, for users of the library, or if no process runs
     #[arg(long, value_name = "URL", conflicts_with = "admin")]
     store: Option<String>,
 

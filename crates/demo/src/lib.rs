@@ -26,6 +26,7 @@ use std::{env, fs, io, thread};
 
 use anyhow::{Context, Result};
 use hapax::runtime::{Runtime, Tokio};
+use hapax_systems::BrokerUrl;
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -62,8 +63,8 @@ pub struct DemoArgs {
     #[arg(long, value_name = "URL", requires_all = ["store", "broker"])]
     database: Option<String>,
 
-    /// Broker of the messages and events, kafka://HOST or nats://HOST, for a run on servers
     #[arg(long, value_name = "URL", requires_all = ["store", "database"])]
+    #[arg(help = format!("Broker of the messages and events, for a run on servers: {}", BrokerUrl::forms()))]
     broker: Option<String>,
 
     /// Leave one layer out, to show the damage that it prevents

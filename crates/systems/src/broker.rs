@@ -31,6 +31,11 @@ pub struct BrokerUrl(Arc<dyn NamedBroker>);
 const ROLE: UrlRole<dyn NamedBroker> = UrlRole { name: "broker", offer: |offers| offers.broker.as_ref() };
 
 impl BrokerUrl {
+    /// The URLs of brokers in this build, for help and errors.
+    pub fn forms() -> String {
+        ROLE.forms()
+    }
+
     /// Creates a topic, or a stream with its consumers.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::table::{Offer, Offers};
 
 pub(crate) const OFFERS: Offers = Offers {
     store: Some(Offer { form: URL, read: |url| Ok(Arc::new(url.parse::<PostgresUrl>()?)) }),
-    database: Some(URL),
+    database: Some("postgres://HOST/DATABASE[?schema=NAME]"),
     dead_letters: Some(URL),
     ..Offers::NONE
 };

@@ -51,12 +51,12 @@ struct Place {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// The store that has the dead letters: sqlite://PATH, postgres://HOST/DATABASE or redis://HOST
     #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
+    #[arg(help = format!("The store that has the dead letters: {}", StoreUrl::dead_letter_forms()))]
     store: Option<String>,
 
-    /// The database that has the dead letters: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    #[arg(help = format!("The database that has the dead letters: {}", StoreUrl::database_forms()))]
     database: Option<String>,
 
     /// Print one JSON object a line

@@ -10,12 +10,8 @@ use crate::serve::exit::CommandError;
 /// The arguments of `hapax migrate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MigrateArgs {
-    /// The database: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite://PATH
-    ///
-    /// A missing SQLite file and a missing schema are created. The role needs the right to create tables; the services
-    /// that use them do not. An SQLite file gets a write-ahead log (`journal_mode=wal`), and keeps it: the records of
-    /// Hapax need one.
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    #[arg(help = database_help(), long_help = format!("{}\n\n{DATABASE_DETAILS}", database_help()))]
     database: String,
 
     /// Print the SQL that is missing, and change nothing
@@ -25,6 +21,15 @@ pub(crate) struct MigrateArgs {
     /// Change nothing, and exit with 1 if something is missing, or a sequence is behind its table after a restore
     #[arg(long)]
     check: bool,
+}
+
+const DATABASE_DETAILS: &str = "\
+A missing SQLite file and a missing schema are created. The role needs the right to create tables; the services that \
+use them do not. An SQLite file gets a write-ahead log (`journal_mode=wal`), and keeps it: the records of Hapax need \
+one.";
+
+fn database_help() -> String {
+    format!("The database: {}", StoreUrl::database_forms())
 }
 
 pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {

@@ -65,8 +65,8 @@ struct OutboxPlace {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// The database of the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    #[arg(help = format!("The database of the outbox: {}", StoreUrl::database_forms()))]
     database: Option<String>,
 
     /// Print one JSON object a line

@@ -28,12 +28,12 @@ use records::RecordComparison;
 /// The arguments of `hapax reconcile`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReconcileArgs {
-    /// The store with the records of the gateway: redis://HOST, postgres://HOST/DATABASE or sqlite://PATH
+    /// The store with the records of the gateway, as its --store names it
     #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
     store: String,
 
-    /// The database with the ledger and the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    #[arg(help = format!("The database with the ledger and the outbox: {}", StoreUrl::database_forms()))]
     database: String,
 
     /// Ask the processor of the effect, too: http://HOST/PATH, or https://

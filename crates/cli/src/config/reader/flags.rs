@@ -90,7 +90,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 
 pub(in crate::config) fn help(setting: &SettingSpec) -> String {
     let help = setting.help.replace("{schemes}", &StoreUrl::forms()).replace("{sources}", &SourceUrl::forms());
-    let help = help.replace("{sinks}", &SinkUrl::forms());
+    let help = help.replace("{sinks}", &SinkUrl::forms()).replace("{databases}", &StoreUrl::database_forms());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 

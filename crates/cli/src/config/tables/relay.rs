@@ -28,7 +28,7 @@ pub(crate) const NAMESPACE: &str = "hapax/relay";
 pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "database", "HAPAX_DATABASE")
         .value("URL")
-        .help("The database with the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH")
+        .help("The database with the outbox: {databases}")
         .details("Relays of one database share its events, whatever their sinks are: give all of them the same sink."),
     SettingSpec::new(TABLE, "sink", "HAPAX_SINK").value("URL").help("Where events go: {sinks}").details(
         "https://HOST/PATH sends each event as a signed webhook to one endpoint, with --webhook-secret-file. \

@@ -75,7 +75,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("URL")
         .help("Where dead letters go: a store, a database, or a broker [default: as --store]")
         .details(
-            "kafka://HOST[/TOPIC] or nats://HOST[/SUBJECT] publishes them to the topic dead-letters, or to the one of \
+            "A broker, written as for --sink of a relay, publishes them to the topic dead-letters, or to the one of \
              the path, for consumers of your own: `hapax dead` cannot list or redrive them.",
         ),
     SettingSpec::new(TABLE, "dead-letter-topic", "HAPAX_DEAD_LETTER_TOPIC")
