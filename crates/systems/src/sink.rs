@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
+use hapax::brokers::{WebhookEndpoint, WebhookSecret};
 use hapax::outbox::{Sink, TopicTemplate};
 use hapax::runtime::Runtime;
 
 use crate::table::UrlRole;
-use crate::webhook::{EndpointSettings, Endpoints};
+use crate::webhook::Endpoints;
 
 /// A sink of events that a URL names. It is not open.
 #[async_trait]
@@ -48,7 +49,7 @@ impl SinkUrl {
     }
 
     /// Endpoints of webhooks by their names. The topic of an event is the name of its endpoint.
-    pub fn webhooks(endpoints: BTreeMap<String, EndpointSettings>) -> Self {
+    pub fn webhooks(endpoints: BTreeMap<String, WebhookEndpoint>) -> Self {
         Self { named: Arc::new(Endpoints(endpoints)), template: None }
     }
 
@@ -78,9 +79,9 @@ impl SinkUrl {
         self.named.endpoints().is_some()
     }
 
-    /// The same sink, which signs with these secrets, one a line. A sink that does not sign stays as it is.
+    /// The same sink, which signs with these secrets. A sink that does not sign stays as it is.
     #[must_use]
-    pub fn signed_with(self, secrets: &[u8]) -> Self {
+    pub fn signed_with(self, secrets: &[WebhookSecret]) -> Self {
         match self.named.endpoints() {
             Some(endpoints) => Self { named: Arc::new(endpoints.signed_with(secrets)), ..self },
             None => self,

@@ -35,7 +35,7 @@ impl Default for WebhookSinkConfig {
     }
 }
 
-/// Where the events of one name go. `Debug` hides the values of the headers.
+/// Where the events of one name go. `Debug` hides the values of the headers, and the URL, whose path may be a secret.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct WebhookEndpoint {
@@ -65,7 +65,6 @@ impl fmt::Debug for WebhookEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("WebhookEndpoint")
-            .field("url", &self.url)
             .field("headers", &headers)
             .field("time_limit", &self.time_limit)
             .field("max_in_flight", &self.max_in_flight)
@@ -95,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_shows_the_name_of_a_header_and_not_its_value() {
-        let mut endpoint = WebhookEndpoint::new("https://shop.example/hooks");
+    fn debug_shows_the_name_of_a_header_and_neither_its_value_nor_the_url() {
+        let mut endpoint = WebhookEndpoint::new("https://shop.example/hidden");
         endpoint.headers.push(("authorization".into(), "Bearer hidden".into()));
         let shown = format!("{endpoint:?}");
         assert!(shown.contains("authorization") && !shown.contains("hidden"), "{shown}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use hapax_systems::EndpointSettings;
+use hapax_systems::{WebhookEndpoint, WebhookSecret};
 
 use crate::config::reader::file::EndpointTable;
 use crate::config::reader::parse;
@@ -12,11 +12,11 @@ use crate::config::reader::values::{Parse, quote};
 use crate::files;
 
 /// Reads all endpoints.
-pub(super) fn endpoints(tables: &[EndpointTable]) -> Result<BTreeMap<String, EndpointSettings>, anyhow::Error> {
+pub(super) fn endpoints(tables: &[EndpointTable]) -> Result<BTreeMap<String, WebhookEndpoint>, anyhow::Error> {
     tables.iter().map(|table| Ok((table.name.clone(), endpoint(table)?))).collect()
 }
 
-fn endpoint(table: &EndpointTable) -> Result<EndpointSettings, anyhow::Error> {
+fn endpoint(table: &EndpointTable) -> Result<WebhookEndpoint, anyhow::Error> {
     let (name, line) = (&table.name, &table.line);
     let Some(url) = one(table, "url", |url| Ok(url.to_owned()))? else {
         bail!("{line}: the endpoint {name} has no url; add one, for instance url = \"https://shop.example/hooks\"");
@@ -24,25 +24,24 @@ fn endpoint(table: &EndpointTable) -> Result<EndpointSettings, anyhow::Error> {
     let Some(secrets) = one(table, "secret-file", |path| secrets(path.as_ref()))? else {
         bail!("{line}: the endpoint {name} has no secret-file; webhooks are always signed");
     };
-    let headers = one(table, "header-file", |path| headers(path.as_ref()))?.unwrap_or_default();
-    let default = EndpointSettings::new(&url);
-    Ok(EndpointSettings {
-        secrets,
-        headers,
-        timeout: one(table, "timeout", parse::nonzero_duration)?.unwrap_or(default.timeout),
-        max_in_flight: one(table, "max-in-flight", parse::count)?.unwrap_or(default.max_in_flight),
-        forwarded: list(table, "forward-header", |name| parse::header(name).map(|name| name.to_string()))?,
-        allows_http: one(table, "allow-http", parse::is_on)?.unwrap_or(false),
-        networks: list(table, "allow-network", |text| parse::network(text).map(|network| network.to_string()))?,
-        ca: one(table, "ca", parse::path)?,
-        ..default
-    })
+    let mut endpoint = WebhookEndpoint::new(url);
+    endpoint.secrets = secrets;
+    endpoint.headers = one(table, "header-file", |path| headers(path.as_ref()))?.unwrap_or_default();
+    endpoint.forwarded = list(table, "forward-header", |name| parse::header(name).map(|name| name.to_string()))?;
+    endpoint.time_limit = one(table, "timeout", parse::nonzero_duration)?.unwrap_or(endpoint.time_limit);
+    endpoint.max_in_flight = one(table, "max-in-flight", parse::count)?.unwrap_or(endpoint.max_in_flight);
+    endpoint.allow_http = one(table, "allow-http", parse::is_on)?.unwrap_or(endpoint.allow_http);
+    endpoint.allowed_networks =
+        list(table, "allow-network", |text| parse::network(text).map(|network| network.to_string()))?;
+    endpoint.authorities = one(table, "ca", parse::path)?;
+    Ok(endpoint)
 }
 
 /// Reads a file with one secret a line.
-pub(super) fn secrets(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
-    let secrets = files::read_secret(path)?;
-    if secrets.trim_ascii().is_empty() || std::str::from_utf8(&secrets).is_err() {
+pub(super) fn secrets(path: &Path) -> Result<Vec<WebhookSecret>, anyhow::Error> {
+    let secrets = String::from_utf8(files::read_secret(path)?).map(|text| WebhookSecret::from_lines(&text));
+    let secrets = secrets.unwrap_or_default();
+    if secrets.is_empty() {
         bail!("the file holds no secret; write one a line: whsec_ and base64, from `openssl rand -base64 32`");
     }
     Ok(secrets)
