@@ -18,6 +18,8 @@
 //! claims.rs       claim and finish, in a transaction of the caller's own
 //! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish
 //! batch.rs        which calls run in which transaction, until each has its result
+//! slices.rs       the calls of one transaction
+//! copies.rs       whether copies are likely, so that rows are read before they are claimed
 //! results.rs      what a call gets for its claim, and what of a failure its caller gets to know
 //! rows.rs         trait LedgerRows: what operators see of the rows of all namespaces
 //! verdicts.rs     what a result means for the message behind a call, with numbered rows
@@ -27,11 +29,13 @@ mod attempt;
 mod batch;
 mod call;
 mod claims;
+mod copies;
 mod entry;
 mod event;
 mod results;
 mod rows;
 pub mod rules;
+mod slices;
 mod transaction;
 pub mod verdicts;
 
@@ -43,12 +47,14 @@ use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
 
 pub use attempt::{Attempted, Handler, HandlerFailure, attempt};
-pub use batch::{Batch, CallResult, FailedCall, Slice, Step, Work};
+pub use batch::{Batch, CallResult, FailedCall, Step, Work};
 pub use call::Call;
 pub use claims::{Claimed, claim_one, finish_one};
+pub use copies::RecentCopies;
 pub use entry::Entry;
 pub use event::{Event, OutboxRow};
 pub use rows::{CommittedRow, LedgerRows};
+pub use slices::Slice;
 pub use transaction::{Fault, FaultKind, Finished, FoundRow, Row, Transaction, Tried, TriedClaims};
 
 /// How an operation of the ledger ended.

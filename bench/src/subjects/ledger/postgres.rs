@@ -183,7 +183,7 @@ async fn run_all(
 async fn run_share(ledger: &PostgresLedger, share: &[Call], batch: usize, pass: Pass) -> anyhow::Result<()> {
     let expected = if pass == Pass::Fresh { Provenance::Fresh } else { Provenance::Replayed };
     for calls in share.chunks(batch) {
-        let work = calls.iter().map(|call| Work { call: *call, ordering_key: None }).collect();
+        let work = calls.iter().map(|call| Work { call: *call, ordering_key: None, is_redelivered: false }).collect();
         let results = ledger
             .run_batch(work, async |transaction, entries| {
                 let operations: Vec<Uuid> =

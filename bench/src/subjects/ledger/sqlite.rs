@@ -60,7 +60,7 @@ fn through_the_ledger(directory: Arc<TempDir>) -> MeasuredBatch {
 }
 
 fn run_batch(ledger: &SqliteLedger, connection: &mut Connection, calls: &[Call]) -> anyhow::Result<()> {
-    let work = calls.iter().map(|call| Work { call: *call, ordering_key: None }).collect();
+    let work = calls.iter().map(|call| Work { call: *call, ordering_key: None, is_redelivered: false }).collect();
     let results = ledger.run_batch(connection, work, |transaction, entries| {
         let mut effect = transaction.prepare_cached(EFFECT)?;
         for entry in entries.iter() {

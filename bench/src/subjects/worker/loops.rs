@@ -92,7 +92,7 @@ async fn through_the_ledger(ledger: &PostgresLedger, messages: &[ReceivedMessage
         let key = Key::new(message.key.to_string())?;
         let fingerprint = identity.fingerprint(MESSAGE_RULE, &[&message.payload, b""]);
         let call = Call::from(identity.call(&scope, &key).fingerprint(fingerprint));
-        anyhow::Ok(Work { call, ordering_key: None })
+        anyhow::Ok(Work { call, ordering_key: None, is_redelivered: false })
     };
     let work = messages.iter().map(work).collect::<anyhow::Result<Vec<Work>>>()?;
     let results = ledger

@@ -171,6 +171,8 @@ mutants! {
     EventOutside = "event_outside",
     /// The failure of a batch is counted for its first operation.
     InnocentCounted = "innocent_counted",
+    /// A row that was found before the claim answers a call with any payload.
+    CopyPayloadIgnored = "copy_payload_ignored",
     /// Two ledgers that handle one operation emit events under the same ids.
     EventWithoutNamespace = "event_without_namespace",
     /// In PostgreSQL, what a handler wrote stays when its transaction is rolled back.

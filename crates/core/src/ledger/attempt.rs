@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use crate::chaos::Mutant;
 use crate::gate::{Answer, Failure};
-use crate::ledger::batch::{Batch, Slice};
+use crate::ledger::batch::Batch;
 use crate::ledger::rules::ClaimRuling;
+use crate::ledger::slices::Slice;
 use crate::ledger::{Entry, Fault, FaultKind, Finished, LedgerVerdict, Transaction, claims};
 use crate::telemetry;
 

@@ -12,8 +12,9 @@ use crate::key::OperationId;
 use crate::ledger::attempt::{AttemptOutcome, Attempted};
 use crate::ledger::results::{BUSY, answered, decided, holds_its_key, shown, told};
 use crate::ledger::rules::{self, ClaimRuling, Ended, Ending, Next, Uncounted};
+use crate::ledger::slices::{Slice, first_slices};
 use crate::ledger::verdicts::{self, CallEnd};
-use crate::ledger::{Call, Fault, FaultKind, LedgerVerdict, Terms};
+use crate::ledger::{Call, Fault, FaultKind, FoundRow, LedgerVerdict, RecentCopies, Terms};
 use crate::telemetry;
 
 /// What a caller gets for one call.
@@ -26,12 +27,16 @@ pub struct Work {
     pub call: Call,
     /// A call is not run while an earlier one of the batch with the same ordering key has no end.
     pub ordering_key: Option<Bytes>,
+    /// Whether the call has arrived before, so that it is likely to have a row: the row is then looked for before the
+    /// claim. It makes no difference for the result.
+    pub is_redelivered: bool,
 }
 
 /// The call of a message, with the message's ordering key.
 impl From<&Job> for Work {
     fn from(job: &Job) -> Self {
-        Self { call: job.call, ordering_key: job.message.ordering_key.clone() }
+        let is_redelivered = job.attempt.is_some_and(|attempt| attempt > 1);
+        Self { call: job.call, ordering_key: job.message.ordering_key.clone(), is_redelivered }
     }
 }
 
@@ -41,7 +46,8 @@ impl From<&Job> for Work {
 ///
 /// ```text
 /// loop:  step() ─┬─ Pause(time)        ─► wait
-///                ├─ Transaction(slice) ─► BEGIN, attempt(…), COMMIT or ROLLBACK, ended(slice, …)
+///                ├─ Transaction(slice) ─► BEGIN, attempt(…), COMMIT or ROLLBACK, ended(slice, …);
+///                │                        if is_copy_likely(slice), perhaps first: read the rows, found(slice, …)
 ///                ├─ Count(failure)     ─► count it in a transaction of its own, counted(…)
 ///                └─ Done               ─► into_results()
 /// ```
@@ -58,6 +64,7 @@ pub struct Batch<A> {
     to_count: Option<FailedCall<A>>,
     /// Transactions whose COMMIT got no reply.
     own: Vec<u64>,
+    copies: Arc<RecentCopies>,
 }
 
 /// What the result of a call does not tell.
@@ -67,18 +74,6 @@ struct CallNote {
     is_rejected: bool,
     /// The number of failed attempts, if one was counted now.
     attempts: Option<u32>,
-}
-
-/// The calls of one transaction.
-#[derive(Debug)]
-pub struct Slice {
-    members: Vec<usize>,
-    /// How often these calls were run in a transaction that the database did not let end.
-    tries: u32,
-    /// Whether an earlier COMMIT of these calls got no reply, and no claim has told since whether it happened.
-    is_commit_open: bool,
-    /// Whether the last transaction of these calls found a row at its end.
-    had_row: bool,
 }
 
 /// A call whose handler failed.
@@ -111,7 +106,15 @@ impl<A: Answer> Batch<A> {
         let slices = first_slices(&work);
         let results = work.iter().map(|_| None).collect();
         let notes = vec![CallNote::default(); work.len()];
-        Self { terms, work, results, notes, slices, pause: None, to_count: None, own: Vec::new() }
+        let copies = Arc::default();
+        Self { terms, work, results, notes, slices, pause: None, to_count: None, own: Vec::new(), copies }
+    }
+
+    /// Counts the copies of this batch with those of the batches before, which have the same counter.
+    #[must_use]
+    pub fn with_copies(mut self, copies: &Arc<RecentCopies>) -> Self {
+        self.copies = Arc::clone(copies);
+        self
     }
 
     /// What to do next.
@@ -161,14 +164,45 @@ impl<A: Answer> Batch<A> {
         ends.map(verdict_of).collect()
     }
 
+    /// Whether one of these calls probably has a row. Then it takes less time to look for the rows before a transaction
+    /// is opened, and to give them to [`found`](Self::found).
+    pub fn is_copy_likely(&self, slice: &Slice) -> bool {
+        let is_later_try = slice.is_commit_open || slice.had_row;
+        let is_redelivered = || slice.members.iter().any(|&index| self.work[index].is_redelivered);
+        !slice.is_read && (is_later_try || self.copies.are_likely() || is_redelivered())
+    }
+
+    /// Gives the calls their results that have a row or are dead, from what a read before the transaction has found for
+    /// each call of the slice. The others run in a transaction. `random` is as for [`ended`](Self::ended).
+    pub fn found(&mut self, slice: Slice, found: Result<Vec<FoundRow>, Fault>, random: u32) {
+        let found = match found {
+            Ok(found) => found,
+            Err(fault) => return self.ended(slice, Attempted::not_begun(fault), Ok(()), random),
+        };
+        let mut copies = 0;
+        for (&index, found) in slice.members.iter().zip(&found) {
+            if let Some(ruling) = rules::read(&self.work[index].call, found, &self.own) {
+                copies += 1;
+                self.decide(index, ruling);
+            }
+        }
+        self.copies.note(copies, 0);
+        self.slices.push_front(Slice { is_read: true, ..slice });
+    }
+
+    /// Notes the result of a call that runs no handler.
+    fn decide(&mut self, index: usize, ruling: ClaimRuling) {
+        self.notes[index].is_rejected = matches!(ruling, ClaimRuling::Replay { verdict: LedgerVerdict::Rejected, .. });
+        self.results[index] = decided(ruling).inspect(telemetry::ledger_caught);
+    }
+
     /// Notes how the transaction of a slice ended. `commit` is the result of COMMIT, if it was sent. `random` spreads
     /// the pauses of transactions that disturbed each other.
     pub fn ended(&mut self, slice: Slice, attempted: Attempted<A>, commit: Result<(), Fault>, random: u32) {
         let Attempted { claims, fresh, transaction, outcome } = attempted;
+        self.copies.note(claims.iter().filter(|(_, claim)| claim.has_ended()).count(), fresh.len());
         for (index, claim) in claims {
-            self.notes[index].is_rejected =
-                matches!(claim, ClaimRuling::Replay { verdict: LedgerVerdict::Rejected, .. });
-            self.results[index] = decided(claim).inspect(telemetry::ledger_caught);
+            self.decide(index, claim);
         }
         let (ending, found) = match (outcome, commit) {
             (AttemptOutcome::NothingFresh, _) => return,
@@ -196,7 +230,7 @@ impl<A: Answer> Batch<A> {
             self.pause = Some(rules::pause(left.tries, random));
         }
         let had_row = ending == Ending::Fault(FaultKind::RowExists);
-        self.follow(next, Slice { is_commit_open, had_row, ..left }, found);
+        self.follow(next, Slice { is_commit_open, had_row, is_read: false, ..left }, found);
     }
 
     /// Notes the answers of a transaction that has committed.
@@ -308,6 +342,11 @@ impl<A: Answer> Batch<A> {
         &self.terms.namespace
     }
 
+    /// The operations of a slice.
+    pub fn operations(&self, slice: &Slice) -> Vec<OperationId> {
+        slice.members.iter().map(|&index| self.operation(index)).collect()
+    }
+
     pub(super) fn calls(&self, slice: &Slice) -> Vec<Call> {
         slice.members.iter().map(|&index| self.work[index].call).collect()
     }
@@ -325,38 +364,8 @@ impl<A: Answer> Batch<A> {
     }
 }
 
-impl Slice {
-    fn new(members: Vec<usize>) -> Self {
-        Self { members, tries: 0, is_commit_open: false, had_row: false }
-    }
-
-    pub(super) fn members(&self) -> &[usize] {
-        &self.members
-    }
-}
-
 /// How a transaction ended that had a fault. If no handler ran, the fault is not that of an operation.
 fn ending_of(fault: &Fault, fresh: &[usize]) -> Ending {
     let is_before_handler = fault.kind == FaultKind::Failed && fresh.is_empty();
     if is_before_handler { Ending::ClaimFailed } else { Ending::Fault(fault.kind) }
-}
-
-/// A call is in the first slice after the earlier copies of its operation, because a transaction can claim an operation
-/// only once, and not before the earlier calls of its ordering key.
-fn first_slices(work: &[Work]) -> VecDeque<Slice> {
-    let mut after_copies: HashMap<OperationId, usize> = HashMap::new();
-    let mut of_keys: HashMap<&Bytes, usize> = HashMap::new();
-    let mut slices: VecDeque<Slice> = VecDeque::new();
-    for (index, Work { call, ordering_key }) in work.iter().enumerate() {
-        let after_copy = after_copies.entry(call.operation()).or_default();
-        let of_key = ordering_key.as_ref().map(|key| of_keys.entry(key).or_default());
-        let place = of_key.as_deref().copied().unwrap_or_default().max(*after_copy);
-        if slices.len() == place {
-            slices.push_back(Slice::new(Vec::new()));
-        }
-        slices[place].members.push(index);
-        *after_copy = place + 1;
-        of_key.into_iter().for_each(|of_key| *of_key = place);
-    }
-    slices
 }

@@ -30,7 +30,9 @@ pub(super) async fn claim<T: Transaction>(
     own: &[u64],
 ) -> Result<Claims, Fault> {
     let TriedClaims { transaction: id, tries } = transaction.claim(namespace, calls).await?;
-    let left: Vec<usize> = (0..calls.len()).filter(|&n| tries[n] == Tried::NotInserted).collect();
+    // Another transaction that replays an operation holds its lock, too.
+    let has_found = |tried| matches!(tried, Tried::NotInserted | Tried::Locked);
+    let left: Vec<usize> = (0..calls.len()).filter(|&n| has_found(tries[n])).collect();
     let mut found = Vec::new();
     if !left.is_empty() {
         let operations: Vec<_> = left.iter().map(|&n| calls[n].operation()).collect();

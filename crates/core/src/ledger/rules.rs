@@ -34,13 +34,12 @@ pub enum ClaimRuling {
     Damaged,
 }
 
-/// Decides what a call gets. `found` is what a new statement found for an operation that was not inserted. `own` are
+/// Decides what a call gets. `found` is what a new statement found for an operation that was not claimed. `own` are
 /// the transactions of this run whose COMMIT got no reply.
 pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -> ClaimRuling {
     match (tried, found) {
-        (Tried::Locked, _) => ClaimRuling::Busy,    // K1
         (Tried::Inserted, _) => ClaimRuling::Fresh, // K2
-        (Tried::NotInserted, Some(FoundRow::Row(row))) => {
+        (Tried::NotInserted | Tried::Locked, Some(FoundRow::Row(row))) => {
             let is_own = row.transaction.is_some_and(|transaction| own.contains(&transaction));
             let is_same = call.accepts(row.fingerprint) || Mutant::LedgerPayloadIgnored.is_on();
             match is_own || is_same {
@@ -48,6 +47,7 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
                 false => ClaimRuling::Mismatch,                                                           // K5
             }
         }
+        (Tried::Locked, _) => ClaimRuling::Busy, // K1
         (Tried::NotInserted, _) if Mutant::ViolationIsSuccess.is_on() => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }
@@ -55,6 +55,29 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
         (Tried::NotInserted, Some(FoundRow::Damaged)) => ClaimRuling::Damaged,                                    // K9
         (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                                          // K7
         (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Busy,                                // K8
+    }
+}
+
+impl ClaimRuling {
+    /// Whether the operation has come to its end, so that this call is a copy.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            Self::Replay { .. } | Self::Mismatch | Self::Dead | Self::Damaged => true,
+            Self::Fresh | Self::Busy | Self::ClaimedTwice => false,
+        }
+    }
+}
+
+/// Decides what a call gets for what was found before its claim. None: it has to be claimed.
+pub fn read(call: &Call, found: &FoundRow, own: &[u64]) -> Option<ClaimRuling> {
+    match found {
+        FoundRow::Row(row) if Mutant::CopyPayloadIgnored.is_on() => {
+            Some(ClaimRuling::Replay { verdict: row.verdict, answer: row.answer.clone(), is_own: false })
+        }
+        FoundRow::Row(_) | FoundRow::Damaged | FoundRow::Dead => {
+            Some(claim(call, Tried::NotInserted, Some(found), own))
+        } // F1
+        FoundRow::Nothing | FoundRow::ClaimedHere => None, // F2
     }
 }
 

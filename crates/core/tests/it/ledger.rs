@@ -28,11 +28,11 @@ fn call(n: u16) -> Call {
 
 /// A call whose order does not matter.
 fn work(n: u16) -> Work {
-    Work { call: call(n), ordering_key: None }
+    Work { call: call(n), ordering_key: None, is_redelivered: false }
 }
 
 fn ordered(n: u16, key: &'static str) -> Work {
-    Work { call: call(n), ordering_key: Some(Bytes::from_static(key.as_bytes())) }
+    Work { call: call(n), ordering_key: Some(Bytes::from_static(key.as_bytes())), is_redelivered: false }
 }
 
 fn terms() -> Terms {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
-    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, HandlerFailure, Slice, Step,
-    Terms, Work,
+    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FoundRow, HandlerFailure,
+    RecentCopies, Slice, Step, Terms, Work,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, OperationId, Result, telemetry};
@@ -33,7 +33,7 @@ use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
 use handlers::{BatchHandler, Many, One, PostgresHandler};
 use notifier::RelayNotifier;
 pub use process::{HandleJobs, PostgresProcess};
-use statements::{OpenedBy, Sql, TransactionStatements, uuid};
+use statements::{OpenedBy, Sql, TransactionStatements, found, uuid, uuids};
 
 /// A ledger in PostgreSQL. Cheap to clone; all clones share one pool of connections.
 ///
@@ -72,6 +72,7 @@ pub struct PostgresLedger {
     /// Set once the tables are there.
     has_tables: Arc<OnceCell<()>>,
     notifier: Option<Arc<RelayNotifier>>,
+    copies: Arc<RecentCopies>,
     terms: Terms,
 }
 
@@ -105,7 +106,7 @@ impl PostgresLedger {
         let own_connection = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), 1)?;
         let notifier = Some(Arc::new(RelayNotifier::new(own_connection, Arc::clone(&runtime))));
         telemetry::ledger_opened(&terms);
-        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), notifier, terms })
+        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), notifier, copies: Arc::default(), terms })
     }
 
     /// Notifies no relay. By default, the runner notifies them after a commit with events: on a connection of its own,
@@ -173,7 +174,7 @@ impl PostgresLedger {
         A: Answer,
         H: AsyncFn(&Transaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
     {
-        self.run_all(vec![Work { call, ordering_key: None }], One(handler)).await.remove(0)
+        self.run_all(vec![Work { call, ordering_key: None, is_redelivered: false }], One(handler)).await.remove(0)
     }
 
     /// Runs the handler once for the calls of a batch that are new, in one transaction with their rows. If the handler
@@ -204,10 +205,14 @@ impl PostgresLedger {
         A: Answer,
         H: BatchHandler<A>,
     {
-        let mut batch = Batch::new(self.terms.clone(), work);
+        let mut batch = Batch::new(self.terms.clone(), work).with_copies(&self.copies);
         loop {
             match batch.step() {
                 Step::Pause(pause) => self.runtime.sleep(pause).await,
+                Step::Transaction(slice) if batch.is_copy_likely(&slice) => {
+                    let found = self.read_rows(&batch.operations(&slice)).await;
+                    batch.found(slice, found, spread::random());
+                }
                 Step::Transaction(slice) => {
                     let (attempted, commit) = self.run_slice(&batch, &slice, &handler).await;
                     batch.ended(slice, attempted, commit, spread::random());
@@ -219,6 +224,15 @@ impl PostgresLedger {
                 Step::Done => return batch,
             }
         }
+    }
+
+    /// Reads the rows of operations in a transaction of its own.
+    async fn read_rows(&self, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
+        self.create_tables().await.map_err(tables_fault)?;
+        let (namespace, operations) = (&**self.terms.namespace(), uuids(operations));
+        let parameters = [(&namespace as _, Type::TEXT), (&operations as _, Type::UUID_ARRAY)];
+        let rows = self.pool.query(&self.sql.read, &parameters).await.map_err(call_fault)?;
+        rows.iter().map(|row| found(row).map_err(fault)).collect()
     }
 
     /// Runs the calls of a slice in one transaction. Returns what it did, and the result of COMMIT.

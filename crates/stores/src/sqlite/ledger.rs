@@ -123,7 +123,8 @@ impl SqliteLedger {
             let answer = handler(transaction, &mut entries[0]);
             answer.map(|answer| vec![answer]).map_err(|failure| HandlerFailure::of(0, failure))
         };
-        let mut results = self.run_batch(connection, vec![Work { call, ordering_key: None }], one);
+        let mut results =
+            self.run_batch(connection, vec![Work { call, ordering_key: None, is_redelivered: false }], one);
         results.remove(0)
     }
 

@@ -245,7 +245,7 @@ fn copies_that_the_gate_let_through_are_counted_once_each() {
     assert_eq!(counted(), 0, "the gate caught it");
     ledger.run::<String, _>(&mut bank, call, |_, _| panic!("the handler must not run")).unwrap();
     assert_eq!(counted(), 1, "by `run`");
-    let work = || Work { call, ordering_key: None };
+    let work = || Work { call, ordering_key: None, is_redelivered: false };
     let copies = ledger.run_batch::<String, _>(&mut bank, vec![work(), work()], |_, _| panic!("it must not run"));
     assert!(copies.iter().all(Result::is_ok));
     assert_eq!(counted(), 3, "by `run_batch`");

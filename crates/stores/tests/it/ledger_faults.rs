@@ -98,7 +98,7 @@ fn run(
         return run_own(connection, fault, statements);
     }
     let calls = if shape == Shape::Batch { 1..=4 } else { 1..=1 };
-    let work = calls.map(|n| Work { call: call(n), ordering_key: None }).collect();
+    let work = calls.map(|n| Work { call: call(n), ordering_key: None, is_redelivered: false }).collect();
     let mut batch = Batch::<String>::new(terms(), work);
     loop {
         match batch.step() {

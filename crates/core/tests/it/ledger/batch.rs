@@ -1,11 +1,12 @@
 //! Which transactions a batch runs, and what is split, counted and run again.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use hapax_core::ErrorKind;
 use hapax_core::gate::{Failure, Reason};
-use hapax_core::ledger::{Batch, Entry, FaultKind, HandlerFailure, Step, attempt};
+use hapax_core::ledger::{Batch, Entry, FaultKind, FoundRow, HandlerFailure, RecentCopies, Step, attempt};
 
 use super::memory::{End, Handled, Memory, MemoryFault, Plain, Ran, World, drive};
 use super::*;
@@ -324,4 +325,37 @@ fn a_sorted_entry_that_failed_is_the_one_that_is_run_alone() {
         batch.ended(slice, attempted, Ok(()), 0);
     }
     assert_eq!(slices, [vec![0, 1], vec![2]]);
+}
+
+#[test]
+fn redelivered_calls_are_read_before_a_transaction_is_opened_for_the_others() {
+    let mut memory = Memory { reads_first: true, ..Memory::default() };
+    memory.rows.insert(operation(1), row("before", None));
+    memory.rows.insert(operation(2), Row { fingerprint: OTHER_PAYLOAD, ..row("before", None) });
+    let redelivered = |n| Work { is_redelivered: true, ..work(n) };
+    let copies = vec![redelivered(1), redelivered(2)];
+    let ran = drive(&mut memory, terms(), copies, &mut |_: &[usize]| panic!("nothing is new"));
+    assert_eq!((ran.words(), ran.reads, ran.transactions), (vec!["replayed", "mismatch"], 1, 0));
+    let ran = drive(&mut memory, terms(), vec![work(1), redelivered(3)], &mut |_: &[usize]| Ok(()));
+    assert_eq!((ran.words(), ran.reads, ran.transactions), (vec!["replayed", "fresh"], 1, 1));
+    assert_eq!(ran.handled, [[1]]);
+}
+
+#[test]
+fn calls_are_read_first_after_a_lost_commit() {
+    let mut memory = Memory { reads_first: true, ..Memory::default() };
+    let ran = drive(&mut memory, terms(), vec![work(1), work(2)], &mut Ends(vec![End::Lost { is_committed: true }]));
+    assert_eq!((ran.words(), ran.reads, ran.transactions), (vec!["fresh", "fresh"], 1, 1));
+}
+
+#[test]
+fn a_batch_after_one_of_copies_is_read_first() {
+    let copies = Arc::new(RecentCopies::default());
+    for is_likely in [false, true] {
+        let mut batch = Batch::<String>::new(terms(), (0..40).map(work).collect()).with_copies(&copies);
+        let Step::Transaction(slice) = batch.step() else { panic!("the calls are new") };
+        assert_eq!(batch.is_copy_likely(&slice), is_likely);
+        batch.found(slice, Ok(vec![FoundRow::Row(row("before", None)); 40]), 0);
+        assert!(matches!(batch.step(), Step::Done));
+    }
 }

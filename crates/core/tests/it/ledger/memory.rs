@@ -25,6 +25,8 @@ pub(super) struct Memory {
     pub(super) transactions: u64,
     /// Why attempts cannot be counted.
     pub(super) uncounted: Option<FaultKind>,
+    /// Whether the driver looks for rows before a transaction, where a copy is likely.
+    pub(super) reads_first: bool,
 }
 
 impl Memory {
@@ -187,6 +189,8 @@ impl<F: FnMut(&[usize]) -> Handled> World for F {
 pub(super) struct Ran {
     pub(super) results: Vec<CallResult<String>>,
     pub(super) transactions: usize,
+    /// How often rows were looked for before a transaction.
+    pub(super) reads: usize,
     pub(super) pauses: usize,
     /// The calls that each run of the handler got.
     pub(super) handled: Vec<Vec<usize>>,
@@ -217,6 +221,11 @@ pub(super) fn drive(memory: &mut Memory, terms: Terms, work: Vec<Work>, world: &
     loop {
         match batch.step() {
             Step::Pause(_) => ran.pauses += 1,
+            Step::Transaction(slice) if memory.reads_first && batch.is_copy_likely(&slice) => {
+                ran.reads += 1;
+                let found = batch.operations(&slice).into_iter().map(|operation| memory.open().find(operation));
+                batch.found(slice, Ok(found.collect()), 0);
+            }
             Step::Transaction(slice) => {
                 ran.transactions += 1;
                 run_slice(memory, &mut batch, slice, (&mut *world, &mut ran));

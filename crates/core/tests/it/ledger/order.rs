@@ -88,7 +88,8 @@ fn calls_without_an_ordering_key_do_not_wait() {
 #[test]
 fn copies_in_one_batch_run_once() {
     let mut memory = Memory::default();
-    let other = Work { call: Call::new(operation(0)).fingerprint(OTHER_PAYLOAD), ordering_key: None };
+    let other =
+        Work { call: Call::new(operation(0)).fingerprint(OTHER_PAYLOAD), ordering_key: None, is_redelivered: false };
     let batch = vec![work(0), work(1), work(0), other, work(0), work(1)];
     let ran = drive(&mut memory, terms(), batch, &mut |_: &[usize]| Ok(()));
     assert_eq!(ran.words(), ["fresh", "fresh", "replayed", "mismatch", "replayed", "replayed"]);

@@ -147,11 +147,13 @@ proptest! {
         fates in prop::collection::vec(fate(), 12),
         ends in prop::collection::vec(end(), 0..16),
         max_attempts in prop::option::of(1..3u32),
+        reads_first: bool,
     ) {
-        let mut memory = memory_for(&fates);
+        let mut memory = Memory { reads_first, ..memory_for(&fates) };
         let work = calls.iter().map(|(n, key)| Work {
             call: call(*n),
             ordering_key: key.map(|key| Bytes::from_static(key.as_bytes())),
+            is_redelivered: reads_first,
         });
         let terms = max_attempts.map_or(terms(), |max| terms().max_attempts(max));
         let operations = calls.iter().map(|(n, _)| *n).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::ledger::rules::{
-    ClaimRuling, Counted, Ended, Ending, Next, Uncounted, claim, counted, next, uncounted,
+    ClaimRuling, Counted, Ended, Ending, Next, Uncounted, claim, counted, next, read, uncounted,
 };
 use hapax_core::ledger::{FaultKind, FoundRow, Tried};
 
@@ -39,10 +39,30 @@ fn not_inserted(call: &Call, found: FoundRow, own: &[u64]) -> ClaimRuling {
 }
 
 #[test]
-fn k1_a_locked_operation_is_busy() {
-    for found in all_found() {
+fn k1_a_locked_operation_without_a_row_is_busy() {
+    let is_row = |found: &Option<FoundRow>| matches!(found, Some(FoundRow::Row(_)));
+    for found in all_found().into_iter().filter(|found| !is_row(found)) {
         assert_eq!(claim(&call(1), Tried::Locked, found.as_ref(), &[5]), ClaimRuling::Busy);
     }
+    let found = FoundRow::Row(row("first", Some(5)));
+    assert_eq!(claim(&call(1), Tried::Locked, Some(&found), &[]), replay("first", false));
+}
+
+#[test]
+fn f1_what_has_ended_is_decided_before_its_claim_as_after_it() {
+    for found in [FoundRow::Row(row("first", Some(5))), FoundRow::Damaged, FoundRow::Dead] {
+        for call in [call(1), Call::new(operation(1)).fingerprint(OTHER_PAYLOAD)] {
+            for own in [&[][..], &[5]] {
+                let after = not_inserted(&call, found.clone(), own);
+                assert_eq!(read(&call, &found, own), Some(after));
+            }
+        }
+    }
+}
+
+#[test]
+fn f2_what_has_no_row_has_to_be_claimed() {
+    assert_eq!(read(&call(1), &FoundRow::Nothing, &[]), None);
 }
 
 #[test]

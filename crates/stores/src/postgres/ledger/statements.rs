@@ -26,7 +26,7 @@ pub(super) struct Sql {
     claim: String,
     claim_one: String,
     claim_own: String,
-    read: String,
+    pub(super) read: String,
     order: String,
     finish: String,
     finish_one: String,
@@ -263,7 +263,7 @@ impl Transaction for TransactionStatements<'_> {
     }
 
     async fn read(&mut self, namespace: &str, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
-        let operations: Vec<Uuid> = operations.iter().copied().map(uuid).collect();
+        let operations = uuids(operations);
         let rows = self.query(&self.sql.read, &[(&namespace, Type::TEXT), (&operations, Type::UUID_ARRAY)]).await?;
         rows.iter().map(|row| found(row).map_err(fault)).collect()
     }
@@ -303,7 +303,8 @@ impl Transaction for TransactionStatements<'_> {
     }
 }
 
-fn found(row: &Row) -> Result<FoundRow, tokio_postgres::Error> {
+/// What `read.sql` found for an operation.
+pub(super) fn found(row: &Row) -> Result<FoundRow, tokio_postgres::Error> {
     let (is_found, is_finished_here, is_dead): (bool, bool, bool) =
         (row.try_get("is_found")?, row.try_get("is_finished_here")?, row.try_get("is_dead")?);
     if is_finished_here {
@@ -319,6 +320,10 @@ fn found(row: &Row) -> Result<FoundRow, tokio_postgres::Error> {
         answer: row.try_get("answer")?,
         transaction: row.try_get("transaction")?,
     }))
+}
+
+pub(super) fn uuids(operations: &[OperationId]) -> Vec<Uuid> {
+    operations.iter().copied().map(uuid).collect()
 }
 
 pub(super) fn uuid(operation: OperationId) -> Uuid {

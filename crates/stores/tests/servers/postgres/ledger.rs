@@ -56,7 +56,7 @@ async fn claim_gone() {
     schema.admin().batch_execute(&table).await.unwrap();
     let effect = format!("rollback; begin; insert into {name}.effect values (1)");
     for keys in [&["one"][..], &["two", "three"]] {
-        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None }).collect();
+        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None, is_redelivered: false }).collect();
         let results = ledger
             .run_batch(work, async |transaction, entries| {
                 transaction.batch_execute(&effect).await.expect("the role may insert");
@@ -90,7 +90,7 @@ async fn few_rights() {
         .await;
     assert_eq!(emitted.unwrap().provenance, Provenance::Fresh);
     assert_eq!(run(&ledger, "emits").await.unwrap().provenance, Provenance::Replayed);
-    let work = ["one", "two"].map(|key| Work { call: call(key), ordering_key: None }).into();
+    let work = ["one", "two"].map(|key| Work { call: call(key), ordering_key: None, is_redelivered: false }).into();
     let batch = ledger.run_batch(work, async |_, entries| Ok(vec![String::from("done"); entries.len()])).await;
     assert!(batch.iter().all(Result::is_ok), "{batch:?}");
     let failed: Result<RunResult<String>, _> =

@@ -268,7 +268,9 @@ async fn read_only() {
         transaction.batch_execute("update account set balance = balance + 1 where id = 1").await?;
         Ok(vec![String::from("done"); entries.len()])
     };
-    let work = || ["one", "two", "three"].map(|key| Work { call: call(key), ordering_key: None }).into();
+    let work = || {
+        ["one", "two", "three"].map(|key| Work { call: call(key), ordering_key: None, is_redelivered: false }).into()
+    };
     for result in ledger.run_batch(work(), deposit).await {
         assert_eq!(result.unwrap_err().reason, Reason::Store(ErrorKind::NotApplied));
     }

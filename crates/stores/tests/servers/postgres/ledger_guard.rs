@@ -278,7 +278,7 @@ async fn row_meanwhile() {
             "insert into {name}.hapax_ledger (operation, namespace, verdict, rule, fingerprint, answer)
              values ('{operation}', 'transfers', 1, 0, decode(repeat('00', 12), 'hex'), 'theirs')"
         );
-        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None }).collect();
+        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None, is_redelivered: false }).collect();
         let results = ledger
             .run_batch(work, async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
                 transaction.batch_execute(&format!("insert into {name}.effect values (1)")).await?;

@@ -11,7 +11,7 @@ use super::script::{Act, Script};
 use super::setup::{Snapshot, StoredAttempts};
 
 fn work(call: Call) -> Work {
-    Work { call, ordering_key: None }
+    Work { call, ordering_key: None, is_redelivered: false }
 }
 
 async fn deliver_batch(world: &World<'_>, calls: impl IntoIterator<Item = u8>, script: &Script) -> Vec<Got> {
@@ -34,7 +34,7 @@ pub(super) async fn inbox_dup_acked_not_run(world: &World<'_>) {
 pub(super) async fn copies_in_a_batch_of_one_key_run_once(world: &World<'_>) {
     let session = world.setup.session(terms().max_attempts(3)).await;
     let ordering_key = || Some(Bytes::from_static(b"account-7"));
-    let copies = [1, 2, 1, 2, 1].map(|n| Work { call: call(n), ordering_key: ordering_key() });
+    let copies = [1, 2, 1, 2, 1].map(|n| Work { call: call(n), ordering_key: ordering_key(), is_redelivered: false });
     let script = Script::good();
     let got: Vec<Got> = session.run_batch(copies.into(), &script).await.into_iter().map(Got::from).collect();
     let firsts = [got[0].clone().fresh(), got[1].clone().fresh()];

@@ -209,7 +209,7 @@ async fn deliver_in(session: &dyn LedgerSession, (way, namespace): (Way, &str), 
         Way::Run => session.run(call, script).await.into(),
         Way::RunBatch => {
             let ordering_key = Some(Bytes::from_static(b"account-7"));
-            session.run_batch(vec![Work { call, ordering_key }], script).await.remove(0).into()
+            session.run_batch(vec![Work { call, ordering_key, is_redelivered: false }], script).await.remove(0).into()
         }
         Way::OwnTransaction | Way::OwnSavepoint => own(session, (way, namespace), call, script).await,
     }
