@@ -14,10 +14,10 @@ use hapax_core::broker::{Job, MemoryDeadLetterStore, Process, Verdict};
 use hapax_core::ledger::{Entry, Event, HandlerFailure, Terms};
 use hapax_core::runtime::Tokio;
 use hapax_core::worker::{MessageIdentity, Worker, WorkerSettings};
-use hapax_stores::{HandleJobs, PostgresLedger};
+use hapax_stores::{HandleJobs, PostgresLedger, PostgresTransaction};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::Client;
 
 use super::publishing::DirectPublisher;
 use super::{PipelineLayers, StagePlaces, StampedTransaction, microseconds, number_of, payment};
@@ -67,7 +67,7 @@ struct ChargeOrders {
 impl HandleJobs<String> for ChargeOrders {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {

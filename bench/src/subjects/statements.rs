@@ -20,12 +20,9 @@ pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
 }
 
 /// Writes the effects of these operations at once.
-pub(super) async fn write_effects(
-    transaction: &Transaction<'_>,
-    operations: &[Uuid],
-) -> Result<(), tokio_postgres::Error> {
+pub(super) async fn write_effects(client: &Client, operations: &[Uuid]) -> Result<(), tokio_postgres::Error> {
     let effect = "insert into effect select operation, 5 from unnest($1::uuid[]) operation";
-    transaction.query_typed(effect, &[(&operations, Type::UUID_ARRAY)]).await.map(drop)
+    client.query_typed(effect, &[(&operations, Type::UUID_ARRAY)]).await.map(drop)
 }
 
 /// Writes effects with a bare row for each.
@@ -39,7 +36,7 @@ pub(super) async fn bare_transaction(transaction: &Transaction<'_>, operations: 
     ];
     let claimed = transaction.query_typed(claim, &parameters).await?;
     ensure!(claimed.len() == operations.len(), "a bare claim was not new");
-    write_effects(transaction, operations).await.context("the effect")
+    write_effects(transaction.client(), operations).await.context("the effect")
 }
 
 /// The pattern of many tutorials, for one operation: a row that is locked while its message is handled.
@@ -50,7 +47,7 @@ pub(super) async fn locking_transaction(transaction: &Transaction<'_>, operation
     transaction.query_typed(insert, &key).await?;
     let lock = "select status from inbox where operation = $1 for update";
     ensure!(transaction.query_typed(lock, &key).await?.len() == 1, "the row is missing");
-    write_effects(transaction, operations).await?;
+    write_effects(transaction.client(), operations).await?;
     let end = "update inbox set status = 'done', answer = $2 where operation = $1";
     transaction.query_typed(end, &[(operation, Type::UUID), (&ANSWER, Type::BYTEA)]).await?;
     Ok(())

@@ -47,7 +47,7 @@ mod sqlx;
 #[cfg(feature = "postgres")]
 pub use postgres::{
     HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresOutbox, PostgresProcess,
-    PostgresTables, PostgresUrl,
+    PostgresTables, PostgresTransaction, PostgresUrl,
 };
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};

@@ -59,7 +59,7 @@ use timeline::TimelineMonitor;
 use crate::schema;
 
 pub use dead::PostgresDeadLetters;
-pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess};
+pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess, PostgresTransaction};
 pub use outbox::PostgresOutbox;
 pub use tables::PostgresTables;
 pub use url::PostgresUrl;

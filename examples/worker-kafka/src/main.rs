@@ -10,17 +10,16 @@ use hapax::brokers::KafkaSource;
 use hapax::gate::Failure;
 use hapax::ledger::{Entry, Event, HandlerFailure, Terms};
 use hapax::runtime::Tokio;
-use hapax::stores::{HandleJobs, PostgresDeadLetters, PostgresLedger};
+use hapax::stores::{HandleJobs, PostgresDeadLetters, PostgresLedger, PostgresTransaction};
 use hapax::worker::{MessageIdentity, RedriveSource, Worker};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_postgres::Transaction;
 
 struct Transfers;
 
 impl HandleJobs<String> for Transfers {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {
@@ -43,7 +42,11 @@ impl HandleJobs<String> for Transfers {
 }
 
 /// Moves the money. Returns false if there is no such account, or not enough money.
-async fn transfer(transaction: &Transaction<'_>, order: &str, operation: &str) -> Result<bool, tokio_postgres::Error> {
+async fn transfer(
+    transaction: &PostgresTransaction<'_>,
+    order: &str,
+    operation: &str,
+) -> Result<bool, tokio_postgres::Error> {
     let [payer, payee, amount] = order.split(' ').collect::<Vec<_>>()[..] else { return Ok(false) };
     let Some(amount) = amount.parse::<i64>().ok().filter(|amount| *amount > 0) else { return Ok(false) };
     let take = "update account set balance = balance - $2 where name = $1 and balance >= $2";

@@ -4,7 +4,7 @@ use anyhow::Context;
 use deadpool_postgres::Pool;
 use hapax::gate::Failure;
 use hapax::ledger::{Entry, Event};
-use tokio_postgres::Transaction;
+use tokio_postgres::Client;
 
 /// The table of the effects. It has no unique constraint, so that a second effect shows.
 pub const TABLES: &str = "
@@ -14,20 +14,16 @@ pub const TABLES: &str = "
 ///
 /// # Errors
 /// If the order cannot be read, or a statement fails.
-pub async fn transfer_with_entry(
-    transaction: &Transaction<'_>,
-    entry: &mut Entry,
-    order: &str,
-) -> Result<String, Failure<String>> {
+pub async fn transfer_with_entry(client: &Client, entry: &mut Entry, order: &str) -> Result<String, Failure<String>> {
     let [from, to, amount] = order.split_whitespace().collect::<Vec<_>>()[..] else {
         return Err(Failure::finally(String::from("send: FROM TO AMOUNT\n")));
     };
     let amount: i64 = amount.parse()?;
     let operation = entry.operation().to_string();
     let answer = format!("{from} gave {to} {amount}: {operation}\n");
-    transaction.execute("update account set balance = balance - $2 where name = $1", &[&from, &amount]).await?;
-    transaction.execute("update account set balance = balance + $2 where name = $1", &[&to, &amount]).await?;
-    transaction.execute("insert into transfer values ($1, $2, $3, $4)", &[&operation, &from, &to, &amount]).await?;
+    client.execute("update account set balance = balance - $2 where name = $1", &[&from, &amount]).await?;
+    client.execute("update account set balance = balance + $2 where name = $1", &[&to, &amount]).await?;
+    client.execute("insert into transfer values ($1, $2, $3, $4)", &[&operation, &from, &to, &amount]).await?;
     entry.emit(Event::new("transfers", answer.clone()).ordered_by(from.to_owned()))?;
     Ok(answer)
 }

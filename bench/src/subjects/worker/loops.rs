@@ -6,9 +6,9 @@ use hapax_core::broker::{Job, Process};
 use hapax_core::ledger::{Call, Entry, HandlerFailure, Work};
 use hapax_core::worker::MESSAGE_RULE;
 use hapax_core::{Identity, Key, Scope};
-use hapax_stores::{HandleJobs, PostgresLedger};
+use hapax_stores::{HandleJobs, PostgresLedger, PostgresTransaction};
 use tokio::runtime::Runtime;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::subjects::ANSWER;
@@ -115,7 +115,7 @@ async fn with_redis_keys(client: &mut Client, redis: &mut redis::Connection, key
     let known: Option<Vec<u8>> = redis::cmd("GET").arg(&result).query(redis)?;
     ensure!(known.is_none(), "a key has a result");
     let transaction = client.transaction().await?;
-    write_effects(&transaction, &[key]).await?;
+    write_effects(transaction.client(), &[key]).await?;
     transaction.commit().await?;
     redis::cmd("SET").arg(&result).arg(ANSWER).arg("EX").arg(86_400).query::<()>(redis)?;
     redis::cmd("DEL").arg(&lock).query::<()>(redis)?;
@@ -132,7 +132,7 @@ struct EffectHandler;
 impl HandleJobs<Bytes> for EffectHandler {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         _jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<Bytes>, HandlerFailure<Bytes>> {

@@ -3,6 +3,7 @@
 mod columns;
 mod faults;
 pub(super) mod guard;
+mod handler_transaction;
 mod handlers;
 mod notifier;
 mod process;
@@ -10,7 +11,6 @@ mod statements;
 mod upkeep;
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
@@ -21,8 +21,8 @@ use hapax_core::ledger::{
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, OperationId, Result, telemetry};
 use tokio::sync::OnceCell;
+use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
-use tokio_postgres::{IsolationLevel, Transaction};
 
 use super::PostgresUrl;
 use super::migrations;
@@ -30,6 +30,7 @@ use super::pool::ConnectionPool;
 use crate::chaos::Mutant;
 use crate::spread;
 use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
+pub use handler_transaction::PostgresTransaction;
 use handlers::{BatchHandler, Many, One, PostgresHandler};
 use notifier::RelayNotifier;
 pub use process::{HandleJobs, PostgresProcess};
@@ -154,7 +155,7 @@ impl PostgresLedger {
         transaction: &Transaction<'_>,
         call: &Call,
     ) -> Result<Claimed<A, PostgresEntry>> {
-        let mut statements = TransactionStatements::new(&self.sql, transaction, OpenedBy::Caller);
+        let mut statements = TransactionStatements::new(&self.sql, transaction.client(), OpenedBy::Caller);
         let claimed = ledger::claim_one(&mut statements, self.terms.namespace(), call).await?;
         Ok(claimed.map_entry(|entry| PostgresEntry { entry, sql: Arc::clone(&self.sql) }))
     }
@@ -172,7 +173,7 @@ impl PostgresLedger {
     pub async fn run<A, H>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
-        H: AsyncFn(&Transaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
+        H: AsyncFn(&PostgresTransaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
     {
         self.run_all(vec![Work { call, ordering_key: None, is_redelivered: false }], One(handler)).await.remove(0)
     }
@@ -186,7 +187,7 @@ impl PostgresLedger {
     pub async fn run_batch<A, H>(&self, work: Vec<Work>, handler: H) -> Vec<CallResult<A>>
     where
         A: Answer,
-        H: AsyncFn(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
+        H: AsyncFn(&PostgresTransaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
     {
         self.run_all(work, Many(handler)).await
     }
@@ -248,30 +249,24 @@ impl PostgresLedger {
             Ok(call) => call,
             Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
         };
-        // The role may have another default.
-        let begin = call.client_mut().build_transaction().isolation_level(IsolationLevel::ReadCommitted);
-        let transaction = match begin.start().await {
-            Ok(transaction) => transaction,
-            Err(error) => return (Attempted::not_begun(fault(error)), Ok(())),
-        };
-        let mut statements = TransactionStatements::new(&self.sql, &transaction, OpenedBy::Runner);
+        let client = call.client();
+        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Runner);
+        let transaction = PostgresTransaction::new(client);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
         if Mutant::PostgresHandlerOutside.is_on() && !attempted.is_ready() && !statements.is_over() {
-            drop(transaction.batch_execute(&self.sql.commit_effects_alone).await);
+            drop(client.batch_execute(&self.sql.commit_effects_alone).await);
         }
         let (has_emitted, is_over) = (statements.has_emitted(), statements.is_over());
         let (commit, is_answered) = if is_over {
-            // Dropped, it would send a ROLLBACK, of which the server warns when no transaction is open.
-            let _ended = ManuallyDrop::new(transaction);
             (Ok(()), !attempted.is_commit_unknown())
         } else if attempted.is_ready() {
-            let commit = transaction.commit().await.map_err(commit_fault);
+            let commit = client.batch_execute("commit").await.map_err(commit_fault);
             let is_answered = commit.is_ok();
             (commit, is_answered)
         } else {
             // If the ROLLBACK fails, the connection broke, and the server rolls back.
-            (Ok(()), transaction.rollback().await.is_ok())
+            (Ok(()), client.batch_execute("rollback").await.is_ok())
         };
         // A server that takes no writes answers, too.
         if is_answered && !attempted.is_unavailable() {
@@ -345,7 +340,7 @@ impl PostgresEntry {
     /// # Cancel safety
     /// Roll the transaction back if the future is dropped.
     pub async fn finish<A: Answer>(self, transaction: &Transaction<'_>, answer: &A) -> Result<()> {
-        let mut statements = TransactionStatements::new(&self.sql, transaction, OpenedBy::Caller);
+        let mut statements = TransactionStatements::new(&self.sql, transaction.client(), OpenedBy::Caller);
         ledger::finish_one(&mut statements, self.entry, answer).await
     }
 }

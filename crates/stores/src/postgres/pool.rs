@@ -158,7 +158,7 @@ pub(crate) struct UnansweredCall<'a> {
 }
 
 impl UnansweredCall<'_> {
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         self.connection.as_ref().expect("the call has its connection until its reply")
     }
 

@@ -3,10 +3,9 @@
 use async_trait::async_trait;
 use hapax_core::ledger::{Call, CallResult, Claimed, Entry, Event, HandlerFailure, Work};
 use hapax_core::{BoxError, EventId, OperationId, Result};
-use hapax_stores::PostgresLedger;
+use hapax_stores::{PostgresLedger, PostgresTransaction};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::{Execute, LedgerSession, Script, Snapshot};
-use tokio_postgres::Transaction;
 
 /// What a door is made of.
 pub(super) struct DoorOptions {
@@ -37,7 +36,7 @@ pub(super) struct PostgresSession {
 }
 
 /// The transaction of a handler.
-struct Within<'t>(&'t Transaction<'t>);
+struct Within<'t>(&'t PostgresTransaction<'t>);
 
 #[async_trait(?Send)]
 impl Execute for Within<'_> {
@@ -56,7 +55,7 @@ impl Execute for PostgresSession {
 #[async_trait(?Send)]
 impl LedgerSession for PostgresSession {
     async fn run(&self, call: Call, script: &Script) -> CallResult<String> {
-        let handler = async |transaction: &Transaction<'_>, entry: &mut Entry| {
+        let handler = async |transaction: &PostgresTransaction<'_>, entry: &mut Entry| {
             let handled = script.handle(&Within(transaction), std::slice::from_mut(entry)).await;
             handled.map(|mut answers| answers.remove(0)).map_err(|failed| failed.failure)
         };
@@ -64,7 +63,7 @@ impl LedgerSession for PostgresSession {
     }
 
     async fn run_batch(&self, work: Vec<Work>, script: &Script) -> Vec<CallResult<String>> {
-        let handler = async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
+        let handler = async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
             script.handle(&Within(transaction), entries).await.map_err(HandlerFailure::from)
         };
         self.ledger.run_batch(work, handler).await

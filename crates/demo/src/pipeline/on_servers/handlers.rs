@@ -3,8 +3,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use hapax::broker::{Job, Process};
 use hapax::ledger::{Entry, HandlerFailure, Terms};
-use hapax::stores::{HandleJobs, PostgresLedger};
-use tokio_postgres::Transaction;
+use hapax::stores::{HandleJobs, PostgresLedger, PostgresTransaction};
 
 use super::link::schema_of;
 use crate::pipeline::delivery::{Cause, place};
@@ -31,7 +30,7 @@ struct Charging {
 impl HandleJobs<String> for Charging {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {
@@ -72,7 +71,7 @@ struct Sending {
 impl HandleJobs<String> for Sending {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {

@@ -9,9 +9,8 @@ use futures_util::FutureExt;
 use hapax_core::broker::{Job, Process, Verdict};
 use hapax_core::gate::{Answer, Failure};
 use hapax_core::ledger::{Entry, HandlerFailure, Work};
-use tokio_postgres::Transaction;
 
-use super::{BatchHandler, PostgresLedger};
+use super::{BatchHandler, PostgresLedger, PostgresTransaction};
 
 /// Writes the effects of messages.
 pub trait HandleJobs<A>: Send + Sync + 'static {
@@ -19,7 +18,7 @@ pub trait HandleJobs<A>: Send + Sync + 'static {
     /// [`Entry::index`] is the place of an entry's job. Returns one answer for each entry.
     fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> impl Future<Output = Result<Vec<A>, HandlerFailure<A>>> + Send;
@@ -73,7 +72,11 @@ struct BatchOfJobs<'j, H> {
 }
 
 impl<A: Answer, H: HandleJobs<A>> BatchHandler<A> for BatchOfJobs<'_, H> {
-    async fn handle(&self, transaction: &Transaction<'_>, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
+    async fn handle(
+        &self,
+        transaction: &PostgresTransaction<'_>,
+        entries: &mut [Entry],
+    ) -> Result<Vec<A>, HandlerFailure<A>> {
         // Unwind safe: after a panic the transaction is rolled back, and the entries are dropped.
         let handled = AssertUnwindSafe(self.handler.handle(transaction, self.jobs, entries)).catch_unwind().await;
         handled.unwrap_or_else(|_panic| Err(HandlerFailure::of_any(Failure::unknown("the handler panicked"))))

@@ -3,12 +3,12 @@ use std::error::Error as StdError;
 use std::pin::pin;
 use std::task::Poll;
 
-use futures_util::future::{join, try_join};
+use futures_util::future::{join, try_join3};
 use futures_util::poll;
 use hapax_core::OperationId;
 use hapax_core::ledger::{Call, Fault, FaultKind, Finished, FoundRow, OutboxRow, Transaction, Tried, TriedClaims};
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::columns::{EventColumns, FinishedColumns};
@@ -66,7 +66,7 @@ impl Sql {
 /// Who opened the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenedBy {
-    /// The runner, under READ COMMITTED. One guard row stands for all of its operations.
+    /// The runner, under READ COMMITTED: BEGIN is sent with the claim. One guard row stands for all of its operations.
     Runner,
     /// The caller, under any level. Each operation has a claim of its own.
     Caller,
@@ -75,7 +75,7 @@ pub(super) enum OpenedBy {
 /// The statements of the ledger in a transaction.
 pub(super) struct TransactionStatements<'t> {
     sql: &'t Sql,
-    transaction: &'t tokio_postgres::Transaction<'t>,
+    client: &'t Client,
     opened_by: OpenedBy,
     /// The place of the guard row.
     guard: String,
@@ -86,9 +86,9 @@ pub(super) struct TransactionStatements<'t> {
 }
 
 impl<'t> TransactionStatements<'t> {
-    pub(super) fn new(sql: &'t Sql, transaction: &'t tokio_postgres::Transaction<'t>, opened_by: OpenedBy) -> Self {
+    pub(super) fn new(sql: &'t Sql, client: &'t Client, opened_by: OpenedBy) -> Self {
         let (guard, does_commit) = (String::new(), false);
-        Self { sql, transaction, opened_by, guard, does_commit, is_over: false, has_emitted: false }
+        Self { sql, client, opened_by, guard, does_commit, is_over: false, has_emitted: false }
     }
 
     /// Whether COMMIT was sent with the finish, so that the transaction has ended.
@@ -111,16 +111,18 @@ impl<'t> TransactionStatements<'t> {
     }
 
     async fn query(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Fault> {
-        self.transaction.query_typed(sql, parameters).await.map_err(fault)
+        self.client.query_typed(sql, parameters).await.map_err(fault)
     }
 
     async fn execute(&self, sql: &str) -> Result<(), Fault> {
-        self.transaction.batch_execute(sql).await.map_err(fault)
+        self.client.batch_execute(sql).await.map_err(fault)
     }
 
-    /// Sends the claim of a runner with the savepoint of its handler: both are on their way at once.
+    /// Sends BEGIN, the claim of a runner and the savepoint of its handler at once. If BEGIN fails, the claim fails, too:
+    /// it cannot be committed by itself.
     async fn query_claim(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Row, Fault> {
-        let rows = try_join(self.query(sql, parameters), self.execute("savepoint hapax_handler")).await?.0;
+        let (begin, savepoint) = (self.execute(BEGIN), self.execute("savepoint hapax_handler"));
+        let ((), rows, ()) = try_join3(begin, self.query(sql, parameters), savepoint).await?;
         rows.into_iter().next().ok_or_else(|| Fault::new(FaultKind::Failed, "the claim returned no row"))
     }
 
@@ -178,12 +180,12 @@ impl<'t> TransactionStatements<'t> {
         if !self.does_commit {
             return self.query(sql, parameters).await.map(drop);
         }
-        let mut statement = pin!(self.transaction.query_typed(sql, parameters));
+        let mut statement = pin!(self.client.query_typed(sql, parameters));
         // If it is ready by now, it was not sent, or the server was very fast: COMMIT is not sent with it.
         if let Poll::Ready(rows) = poll!(statement.as_mut()) {
             return rows.map(drop).map_err(|error| self.finish_fault(error, fault));
         }
-        let (rows, committed) = join(statement, self.transaction.batch_execute("COMMIT")).await;
+        let (rows, committed) = join(statement, self.client.batch_execute("COMMIT")).await;
         self.is_over = true;
         // The reply to COMMIT does not tell whether it was a rollback.
         rows.map_err(|error| self.finish_fault(error, commit_fault))?;
@@ -239,6 +241,9 @@ impl<'t> TransactionStatements<'t> {
         self.query_last(statement, &parameters).await
     }
 }
+
+/// The role may have another default.
+const BEGIN: &str = "begin isolation level read committed";
 
 /// The place that `hapax_claim_one` returns if it has made no claim.
 const NO_GUARD: &str = "(0,0)";

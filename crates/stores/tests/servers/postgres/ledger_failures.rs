@@ -9,12 +9,12 @@ use hapax_core::gate::{Failure, Provenance, Reason};
 use hapax_core::ledger::{Claimed, Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{ErrorKind, Result};
-use hapax_stores::PostgresLedger;
+use hapax_stores::{PostgresLedger, PostgresTransaction};
 use hapax_testkit::servers::{self, PostgresSchema};
 use libtest_mimic::Trial;
 use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
+use tokio_postgres::{Client, IsolationLevel, NoTls};
 
 use super::ledger::{call, ledger, terms};
 use super::{POSTGRES, schema};
@@ -90,22 +90,22 @@ impl<'s> Opponent<'s> {
     }
 
     /// Takes the first account, waits until the opponent waits for it, and takes the second one.
-    async fn meet(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
-        let taken = self.take_both(transaction).await;
+    async fn meet(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        let taken = self.take_both(client).await;
         self.codes.lock().unwrap().extend(taken.as_ref().err().and_then(|error| error.code().cloned()));
         taken
     }
 
-    async fn take_both(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    async fn take_both(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
         let table = format!("{}.account", self.schema.name());
         let take = |id| format!("update {table} set balance = balance + 1 where id = {id}");
-        transaction.batch_execute(&take(1)).await?;
+        client.batch_execute(&take(1)).await?;
         if self.codes.lock().unwrap().is_empty() {
             self.is_first_taken.notify_one();
             let waits = format!("select from pg_locks where pid = {} and not granted", self.pid);
-            while transaction.query(&waits, &[]).await?.is_empty() {}
+            while client.query(&waits, &[]).await?.is_empty() {}
         }
-        transaction.batch_execute(&take(2)).await
+        client.batch_execute(&take(2)).await
     }
 
     async fn assert_deadlock(&self) {
@@ -138,7 +138,7 @@ async fn deadlock_of_the_caller() {
             let transaction = client.transaction().await.unwrap();
             let claimed = ledger.claim::<String>(&transaction, &call("one")).await.unwrap();
             let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
-            if opponent.meet(&transaction).await.is_err() {
+            if opponent.meet(transaction.client()).await.is_err() {
                 // The server has undone the claim.
                 let error = entry.finish(&transaction, &String::from("done")).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
@@ -264,7 +264,7 @@ async fn read_only() {
     };
     set("on").await;
     let ledger = ledger(&format!("{}&connections=1", schema.url()), terms().max_attempts(1));
-    let deposit = async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
+    let deposit = async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
         transaction.batch_execute("update account set balance = balance + 1 where id = 1").await?;
         Ok(vec![String::from("done"); entries.len()])
     };

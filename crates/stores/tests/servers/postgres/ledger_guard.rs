@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hapax_core::gate::{Provenance, Reason};
-use hapax_core::ledger::{Claimed, Entry, Work};
+use hapax_core::ledger::{Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
-use hapax_stores::{PostgresLedger, PostgresTables};
+use hapax_stores::{PostgresLedger, PostgresTables, PostgresTransaction};
 use hapax_testkit::servers::{self, PostgresSchema};
 use libtest_mimic::Trial;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls, Row, Transaction};
+use tokio_postgres::{Client, NoTls, Row};
 use uuid::Uuid;
 
 use super::ledger::{call, ledger, terms};
@@ -280,7 +280,7 @@ async fn row_meanwhile() {
         );
         let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None, is_redelivered: false }).collect();
         let results = ledger
-            .run_batch(work, async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
+            .run_batch(work, async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
                 transaction.batch_execute(&format!("insert into {name}.effect values (1)")).await?;
                 if runs.fetch_add(1, Ordering::Relaxed) == 0 {
                     admin.batch_execute(&insert).await.unwrap();
@@ -300,11 +300,14 @@ async fn row_meanwhile() {
 async fn own_operation() {
     let (schema, ledger, _) = with_tables().await;
     let runs = AtomicU32::new(0);
+    let (name, operation) = (schema.name(), call("one").operation().to_string());
+    let once = format!("select outcome from {name}.hapax_once('transfers', $1::text::uuid, null)");
+    let done = format!("select {name}.hapax_done('transfers', $1::text::uuid, 'own')");
     let refused = ledger.run(call("one"), async |transaction, _| {
         runs.fetch_add(1, Ordering::Relaxed);
-        let claimed = ledger.claim::<String>(transaction, &call("one")).await?;
-        let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
-        entry.finish(transaction, &String::from("own")).await?;
+        let outcome: String = transaction.query_one(&once, &[&operation]).await?.get(0);
+        assert_eq!(outcome, "fresh", "nothing has committed");
+        transaction.query_one(&done, &[&operation]).await?;
         Ok(String::from("done"))
     });
     let reason = refused.await.unwrap_err().reason;

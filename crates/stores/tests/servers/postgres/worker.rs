@@ -10,11 +10,10 @@ use hapax_core::gate::Failure;
 use hapax_core::ledger::{Entry, HandlerFailure, Terms};
 use hapax_core::runtime::{Runtime, Tokio, timeout};
 use hapax_core::worker::{MessageIdentity, Worker};
-use hapax_stores::{HandleJobs, PostgresLedger};
+use hapax_stores::{HandleJobs, PostgresLedger, PostgresTransaction};
 use hapax_testkit::servers::{self, PostgresSchema};
 use hapax_testkit::{MemoryBroker, MemoryDeadLetters};
 use libtest_mimic::Trial;
-use tokio_postgres::Transaction;
 
 use super::{POSTGRES, schema};
 
@@ -30,7 +29,7 @@ struct Sell {
 impl HandleJobs<String> for Sell {
     async fn handle(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &PostgresTransaction<'_>,
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {
