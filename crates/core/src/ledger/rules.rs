@@ -47,12 +47,12 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
                 false => ClaimRuling::Mismatch,                                                           // K5
             }
         }
-        (Tried::Locked, _) => ClaimRuling::Busy, // K1
+        (Tried::NotInserted | Tried::Locked, Some(FoundRow::Damaged)) => ClaimRuling::Damaged, // K9
+        (Tried::Locked, _) => ClaimRuling::Busy,                                               // K1
         (Tried::NotInserted, _) if Mutant::ViolationIsSuccess.is_on() => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }
         (Tried::ClaimedHere, _) | (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
-        (Tried::NotInserted, Some(FoundRow::Damaged)) => ClaimRuling::Damaged,                                    // K9
         (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                                          // K7
         (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Busy,                                // K8
     }
