@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 
-use super::ledger::{call, ledger, terms};
+use super::ledger::{call, ledger, run, terms};
 use super::{POSTGRES, schema};
 use crate::support::{until, with_timeout};
 
@@ -30,6 +30,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("an_attempt_that_cannot_be_counted_stops_the_worker", POSTGRES, uncounted),
         servers::test("a_cancelled_statement_of_a_handler_is_counted", POSTGRES, cancelled),
         servers::test("a_batch_on_a_server_that_takes_no_writes_applies_and_counts_nothing", POSTGRES, read_only),
+        servers::test("a_redelivered_call_is_replayed_by_a_server_that_takes_no_writes", POSTGRES, read_first),
         servers::test("a_handler_that_leaves_its_transaction_idle_runs_again", POSTGRES, idle),
     ]
 }
@@ -255,14 +256,26 @@ async fn cancelled() {
     assert_eq!(counted(&schema).await, 1);
 }
 
+async fn set_read_only(schema: &PostgresSchema, is_on: &str) {
+    let alter = format!("alter role {} set default_transaction_read_only = {is_on}", schema.name());
+    schema.admin().batch_execute(&alter).await.unwrap();
+}
+
+/// A claim has to write. So the row is found only if it is looked for before the claim.
+async fn read_first() {
+    let (schema, first) = bank().await;
+    run(&first, "one").await.unwrap();
+    set_read_only(&schema, "on").await;
+    let work = vec![Work { call: call("one"), ordering_key: None, is_redelivered: true }];
+    let copies = ledger(&schema.url(), terms()).run_batch(work, async |_, _| Ok(vec![String::from("again")])).await;
+    let copy = copies.into_iter().next().unwrap().unwrap();
+    assert_eq!((&*copy.answer, copy.provenance), ("done", Provenance::Replayed));
+}
+
 /// Also the connection is replaced: its host name may lead to another server by now.
 async fn read_only() {
     let (schema, _) = bank().await;
-    let set = async |is_on: &str| {
-        let alter = format!("alter role {} set default_transaction_read_only = {is_on}", schema.name());
-        schema.admin().batch_execute(&alter).await.unwrap();
-    };
-    set("on").await;
+    set_read_only(&schema, "on").await;
     let ledger = ledger(&format!("{}&connections=1", schema.url()), terms().max_attempts(1));
     let deposit = async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
         transaction.batch_execute("update account set balance = balance + 1 where id = 1").await?;
@@ -275,7 +288,7 @@ async fn read_only() {
         assert_eq!(result.unwrap_err().reason, Reason::Store(ErrorKind::NotApplied));
     }
     assert_eq!((balances(&schema).await, counted(&schema).await), ([10, 10], 0));
-    set("off").await;
+    set_read_only(&schema, "off").await;
     let begun = ledger.run_batch(work(), deposit).await;
     assert!(begun.iter().all(|result| result.as_ref().is_ok_and(|it| it.provenance == Provenance::Fresh)), "{begun:?}");
     assert_eq!((balances(&schema).await, counted(&schema).await), ([11, 10], 0));
