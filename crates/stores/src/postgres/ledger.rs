@@ -21,8 +21,8 @@ use hapax_core::ledger::{
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, OperationId, Result, telemetry};
 use tokio::sync::OnceCell;
-use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Transaction};
 
 use super::PostgresUrl;
 use super::migrations;
@@ -139,7 +139,7 @@ impl PostgresLedger {
     }
 
     /// Claims an operation in a transaction of the caller's own, or in a savepoint of one, on any connection to the
-    /// same database.
+    /// same database. A handler of a runner claims with [`PostgresTransaction::claim`].
     ///
     /// # Errors
     /// - `NotApplied`: roll the transaction back and run it again: a conflict (40001, 40P01), a lost connection, or a
@@ -155,7 +155,11 @@ impl PostgresLedger {
         transaction: &Transaction<'_>,
         call: &Call,
     ) -> Result<Claimed<A, PostgresEntry>> {
-        let mut statements = TransactionStatements::new(&self.sql, transaction.client(), OpenedBy::Caller);
+        self.claim_on(transaction.client(), call).await
+    }
+
+    async fn claim_on<A: Answer>(&self, client: &Client, call: &Call) -> Result<Claimed<A, PostgresEntry>> {
+        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Caller);
         let claimed = ledger::claim_one(&mut statements, self.terms.namespace(), call).await?;
         Ok(claimed.map_entry(|entry| PostgresEntry { entry, sql: Arc::clone(&self.sql) }))
     }
@@ -340,7 +344,11 @@ impl PostgresEntry {
     /// # Cancel safety
     /// Roll the transaction back if the future is dropped.
     pub async fn finish<A: Answer>(self, transaction: &Transaction<'_>, answer: &A) -> Result<()> {
-        let mut statements = TransactionStatements::new(&self.sql, transaction.client(), OpenedBy::Caller);
+        self.finish_on(transaction.client(), answer).await
+    }
+
+    async fn finish_on<A: Answer>(self, client: &Client, answer: &A) -> Result<()> {
+        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Caller);
         ledger::finish_one(&mut statements, self.entry, answer).await
     }
 }

@@ -118,8 +118,8 @@ impl<'t> TransactionStatements<'t> {
         self.client.batch_execute(sql).await.map_err(fault)
     }
 
-    /// Sends BEGIN, the claim of a runner and the savepoint of its handler at once. If BEGIN fails, the claim fails, too:
-    /// it cannot be committed by itself.
+    /// Sends BEGIN, the claim of a runner and the savepoint of its handler at once. If BEGIN fails, the claim fails,
+    /// too: it cannot be committed by itself.
     async fn query_claim(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Row, Fault> {
         let (begin, savepoint) = (self.execute(BEGIN), self.execute("savepoint hapax_handler"));
         let ((), rows, ()) = try_join3(begin, self.query(sql, parameters), savepoint).await?;

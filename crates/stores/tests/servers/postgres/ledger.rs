@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::gate::{Provenance, Reason, Refused, RunResult};
-use hapax_core::ledger::{Call, Terms, Work};
+use hapax_core::ledger::{Call, Claimed, Terms, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Gate, Identity, Key, OnLapse, Policy, Repeatable, Scope, Settings, testing};
 use hapax_stores::{PostgresLedger, PostgresUrl};
@@ -23,6 +23,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
         servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
         servers::test("ledgers_in_two_schemas_do_not_block_each_other", POSTGRES, two_schemas),
+        servers::test("a_handler_claims_and_finishes_in_another_ledger", POSTGRES, another_ledger),
         servers::test("record_and_row_of_an_operation_have_the_same_bytes", POSTGRES, behind_gate),
         servers::test("a_delivery_that_is_dropped_at_any_wait_has_its_effect_once", POSTGRES, dropped),
     ]
@@ -182,7 +183,6 @@ async fn behind_gate() {
 
 /// A claim in one schema is open while the same operation runs in another schema of the database.
 async fn two_schemas() {
-    use hapax_core::ledger::Claimed;
     let (first, second) = (schema().await, schema().await);
     let (here, there) = (ledger(&first.url(), terms()), ledger(&second.url(), terms()));
     here.create_tables().await.unwrap();
@@ -195,6 +195,35 @@ async fn two_schemas() {
     assert_eq!(run(&there, "one").await.unwrap().provenance, Provenance::Fresh);
     let busy = run(&here, "one").await.unwrap_err();
     assert!(matches!(busy.reason, Reason::Busy { .. }), "{busy:?}");
+}
+
+/// The handler of one ledger claims an operation of another one, in the same transaction: both operations end with it.
+async fn another_ledger() {
+    let schema = schema().await;
+    let transfers = ledger(&schema.url(), terms());
+    let audits = ledger(&schema.url(), Terms::new("audits").unwrap());
+    let run = async |key, audit, does_finish: bool| {
+        let ran = transfers.run(call(key), async |transaction, _| {
+            match transaction.claim::<String>(&audits, &call(audit)).await? {
+                Claimed::Fresh(entry) if does_finish => {
+                    transaction.finish(entry, &String::from("audited")).await?;
+                    Ok(String::from("now"))
+                }
+                Claimed::Fresh(_not_finished) => Ok(String::from("never")),
+                Claimed::Replay(answer) => Ok(answer),
+                claimed @ (Claimed::Mismatch | Claimed::Busy | Claimed::Dead) => panic!("{claimed:?}"),
+            }
+        });
+        ran.await.map(|result| result.answer)
+    };
+    assert_eq!(run("one", "audit", true).await.unwrap(), "now");
+    assert_eq!(run("two", "audit", true).await.unwrap(), "audited");
+    let reason = run("three", "left open", false).await.unwrap_err().reason;
+    assert!(matches!(reason, Reason::NotApplied { .. }), "{reason:?}");
+    let rows = format!("select namespace, count(*) from {}.hapax_ledger group by namespace order by 1", schema.name());
+    let rows = schema.admin().query(&rows, &[]).await.unwrap();
+    let counts: Vec<(&str, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(counts, [("audits", 1), ("transfers", 2)]);
 }
 
 /// Each delivery is dropped one wait later than the one before, until one is not dropped.
@@ -231,7 +260,6 @@ async fn dropped() {
 /// fails with a conflict under both levels, and replays when it runs again.
 async fn strict_transactions() {
     use hapax_core::ErrorKind;
-    use hapax_core::ledger::Claimed;
     use tokio_postgres::IsolationLevel::{RepeatableRead, Serializable};
     let schema = schema().await;
     let ledger = ledger(&schema.url(), terms());

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hapax_core::gate::{Provenance, Reason};
-use hapax_core::ledger::{Entry, Work};
+use hapax_core::ledger::{Claimed, Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::Severity;
 use hapax_stores::{PostgresLedger, PostgresTables, PostgresTransaction};
@@ -300,14 +300,11 @@ async fn row_meanwhile() {
 async fn own_operation() {
     let (schema, ledger, _) = with_tables().await;
     let runs = AtomicU32::new(0);
-    let (name, operation) = (schema.name(), call("one").operation().to_string());
-    let once = format!("select outcome from {name}.hapax_once('transfers', $1::text::uuid, null)");
-    let done = format!("select {name}.hapax_done('transfers', $1::text::uuid, 'own')");
     let refused = ledger.run(call("one"), async |transaction, _| {
         runs.fetch_add(1, Ordering::Relaxed);
-        let outcome: String = transaction.query_one(&once, &[&operation]).await?.get(0);
-        assert_eq!(outcome, "fresh", "nothing has committed");
-        transaction.query_one(&done, &[&operation]).await?;
+        let claimed = transaction.claim::<String>(&ledger, &call("one")).await?;
+        let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+        transaction.finish(entry, &String::from("own")).await?;
         Ok(String::from("done"))
     });
     let reason = refused.await.unwrap_err().reason;
