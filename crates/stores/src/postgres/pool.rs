@@ -1,5 +1,6 @@
 //! Connections that calls share: each call has one to itself until it gets its reply.
 
+mod call;
 mod direct;
 mod listen;
 
@@ -24,6 +25,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::call_error::PostgresCallError;
 use super::timeline::TimelineMonitor;
 use super::url::PostgresUrl;
+pub(crate) use call::UnansweredCall;
 
 /// How long opening a connection may take: the engine's default timeout of one call, so that a caller learns why a
 /// server cannot be reached.
@@ -147,98 +149,6 @@ impl Deref for PooledConnection {
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut Client {
         &mut self.0.client
-    }
-}
-
-/// A call in progress. If it is dropped before its reply, or its connection broke, the pool opens another connection in
-/// the background. Otherwise callers whose timeout is shorter than a connect and a call would never get a reply.
-pub(crate) struct UnansweredCall<'a> {
-    connection: Option<PooledConnection>,
-    pool: &'a ConnectionPool,
-}
-
-impl UnansweredCall<'_> {
-    pub(crate) fn client(&self) -> &Client {
-        self.connection.as_ref().expect("the call has its connection until its reply")
-    }
-
-    fn session_mut(&mut self) -> &mut Session {
-        &mut self.connection.as_mut().expect("the call has its connection until its reply").0
-    }
-
-    pub(crate) fn client_mut(&mut self) -> &mut Client {
-        self.connection.as_mut().expect("the call has its connection until its reply")
-    }
-
-    /// Runs one statement in a transaction of its own and returns its rows.
-    ///
-    /// # Cancel safety
-    /// As [`ConnectionPool::query`].
-    pub(crate) async fn query(
-        mut self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, PostgresCallError> {
-        let rows = self.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
-        if match &rows {
-            Ok(_) => true,
-            Err(error) => error.is_rolled_back() && !error.is_read_only(),
-        } {
-            self.end();
-        }
-        rows
-    }
-
-    /// Whether the server keeps statements that are prepared on this connection.
-    pub(crate) fn prepares_statements(&mut self) -> bool {
-        self.session_mut().is_direct
-    }
-
-    /// Runs one statement as [`UnansweredCall::query`] does, and keeps it prepared on its connection.
-    ///
-    /// # Cancel safety
-    /// As [`ConnectionPool::query`].
-    pub(crate) async fn query_prepared(
-        mut self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, PostgresCallError> {
-        let session = self.session_mut();
-        let prepared = match session.prepared.get(statement) {
-            Some(prepared) => prepared.clone(),
-            None => {
-                let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
-                let prepared =
-                    session.client.prepare_typed(statement, &types).await.map_err(PostgresCallError::Sent)?;
-                session.prepared.insert(statement.to_owned(), prepared.clone());
-                prepared
-            }
-        };
-        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
-        let rows = session.client.query(&prepared, &values).await.map_err(PostgresCallError::Sent);
-        if let Err(error) = &rows {
-            // It is prepared again: a migration may have made its plan invalid.
-            session.prepared.remove(statement);
-            if !error.is_rolled_back() || error.is_read_only() {
-                return rows;
-            }
-        }
-        self.end();
-        rows
-    }
-
-    /// Returns the connection to the pool: the server has answered, and no transaction is open.
-    pub(crate) fn end(&mut self) {
-        self.connection = None;
-    }
-}
-
-impl Drop for UnansweredCall<'_> {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.discard();
-            Arc::clone(&self.pool.connector).open_spare();
-        }
     }
 }
 
