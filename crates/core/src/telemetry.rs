@@ -352,6 +352,13 @@ pub fn ledger_sweep_failed(terms: &Terms, error: &Error) {
     tracing::warn!(%namespace, %error, "cannot remove old rows of a ledger; the next sweep tries again");
 }
 
+/// Reports that a server has lost a prepared statement of a ledger, which sends its statements unnamed from now on. For
+/// adapters.
+pub fn ledger_statement_lost(error: &(dyn StdError + 'static)) {
+    let error = tracing::field::display(error);
+    tracing::warn!(error, "a prepared statement of the ledger is lost; its statements are sent unnamed from now on");
+}
+
 /// Reports that a ledger, or what its handler uses, is missing in the database. Every call fails until it is there.
 pub(crate) fn tables_unusable(error: &(dyn StdError + 'static)) {
     let error = tracing::field::display(error);

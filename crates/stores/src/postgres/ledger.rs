@@ -6,6 +6,7 @@ pub(super) mod guard;
 mod handler_transaction;
 mod handlers;
 mod notifier;
+mod prepared;
 mod process;
 mod statements;
 mod upkeep;
@@ -33,6 +34,7 @@ use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
 pub use handler_transaction::PostgresTransaction;
 use handlers::{BatchHandler, Many, One, PostgresHandler};
 use notifier::RelayNotifier;
+use prepared::{Preparation, StatementSender};
 pub use process::{HandleJobs, PostgresProcess};
 use statements::{OpenedBy, Sql, TransactionStatements, found, uuid, uuids};
 
@@ -74,6 +76,7 @@ pub struct PostgresLedger {
     has_tables: Arc<OnceCell<()>>,
     notifier: Option<Arc<RelayNotifier>>,
     copies: Arc<RecentCopies>,
+    preparation: Arc<Preparation>,
     terms: Terms,
 }
 
@@ -107,7 +110,8 @@ impl PostgresLedger {
         let own_connection = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), 1)?;
         let notifier = Some(Arc::new(RelayNotifier::new(own_connection, Arc::clone(&runtime))));
         telemetry::ledger_opened(&terms);
-        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), notifier, copies: Arc::default(), terms })
+        let (has_tables, copies, preparation) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { pool, runtime, sql, url, has_tables, notifier, copies, preparation, terms })
     }
 
     /// Notifies no relay. By default, the runner notifies them after a commit with events: on a connection of its own,
@@ -159,7 +163,7 @@ impl PostgresLedger {
     }
 
     async fn claim_on<A: Answer>(&self, client: &Client, call: &Call) -> Result<Claimed<A, PostgresEntry>> {
-        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Caller);
+        let mut statements = TransactionStatements::new(&self.sql, StatementSender::unnamed(client), OpenedBy::Caller);
         let claimed = ledger::claim_one(&mut statements, self.terms.namespace(), call).await?;
         Ok(claimed.map_entry(|entry| PostgresEntry { entry, sql: Arc::clone(&self.sql) }))
     }
@@ -253,8 +257,12 @@ impl PostgresLedger {
             Ok(call) => call,
             Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
         };
+        if let Err(error) = self.preparation.prepare(&mut call, &self.sql).await {
+            return (Attempted::not_begun(call_fault(error)), Ok(()));
+        }
         let client = call.client();
-        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Runner);
+        let sender = StatementSender::of_runner(&call, &self.preparation);
+        let mut statements = TransactionStatements::new(&self.sql, sender, OpenedBy::Runner);
         let transaction = PostgresTransaction::new(client);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
@@ -348,7 +356,7 @@ impl PostgresEntry {
     }
 
     async fn finish_on<A: Answer>(self, client: &Client, answer: &A) -> Result<()> {
-        let mut statements = TransactionStatements::new(&self.sql, client, OpenedBy::Caller);
+        let mut statements = TransactionStatements::new(&self.sql, StatementSender::unnamed(client), OpenedBy::Caller);
         ledger::finish_one(&mut statements, self.entry, answer).await
     }
 }

@@ -182,7 +182,7 @@ enum Use {
 /// A client with what is known of its connection.
 struct Session {
     client: Client,
-    /// Whether no pooler is between the client and the server. False in a pool for handlers, which do not need it.
+    /// Whether no pooler is between the client and the server.
     is_direct: bool,
     prepared: HashMap<String, Statement>,
     /// For the task that drives the connection: it ends with the client.
@@ -252,7 +252,7 @@ impl ConnectorParts {
         let pinned = match &self.used {
             Use::Own => direct::pin(&session.client).await,
             Use::Watched(monitor) => join(direct::pin(&session.client), monitor.observe(&session.client)).await.0,
-            Use::Handlers => Ok(false),
+            Use::Handlers => direct::is_direct(&session.client).await,
         };
         session.is_direct = pinned.map_err(PostgresCallError::NotConnected)?;
         Ok(session)

@@ -10,6 +10,7 @@ mod ledger;
 mod ledger_failures;
 mod ledger_functions;
 mod ledger_guard;
+mod ledger_prepared;
 mod ledger_upgrade;
 mod ledger_upkeep;
 mod outages;
@@ -36,6 +37,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ledger_failures::tests(),
         ledger_functions::tests(),
         ledger_guard::tests(),
+        ledger_prepared::tests(),
         ledger_upgrade::tests(),
         ledger_upkeep::tests(),
     ];

@@ -7,30 +7,31 @@ use futures_util::future::{join, try_join3};
 use futures_util::poll;
 use hapax_core::OperationId;
 use hapax_core::ledger::{Call, Fault, FaultKind, Finished, FoundRow, OutboxRow, Transaction, Tried, TriedClaims};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::columns::{EventColumns, FinishedColumns};
 use super::faults::{commit_fault, fault, is_of_key, is_unclaimed, kind};
+use super::prepared::StatementSender;
 use crate::chaos::Mutant;
 use crate::ledger_row::{FinishedRow, keys_in_commit_order, own_claim};
 use crate::postgres::pool::Parameter;
 use crate::postgres::schema::Schema;
 
 /// The texts of the statements, with the tables in their schema. They are sent unnamed, so that no plan outlives the
-/// state of the tables it was made for, and so that a pooler need not know them.
+/// state of the tables it was made for, and so that a pooler need not know them; `prepared.rs` has the exceptions.
 #[derive(Debug)]
 pub(super) struct Sql {
     schema: Schema,
-    claim: String,
-    claim_one: String,
+    pub(super) claim: String,
+    pub(super) claim_one: String,
     claim_own: String,
     pub(super) read: String,
-    order: String,
-    finish: String,
-    finish_one: String,
-    finish_emit: String,
+    pub(super) order: String,
+    pub(super) finish: String,
+    pub(super) finish_one: String,
+    pub(super) finish_emit: String,
     done: String,
     done_emit: String,
     pub(super) count: String,
@@ -75,7 +76,7 @@ pub(super) enum OpenedBy {
 /// The statements of the ledger in a transaction.
 pub(super) struct TransactionStatements<'t> {
     sql: &'t Sql,
-    client: &'t Client,
+    sender: StatementSender<'t>,
     opened_by: OpenedBy,
     /// The place of the guard row.
     guard: String,
@@ -86,9 +87,9 @@ pub(super) struct TransactionStatements<'t> {
 }
 
 impl<'t> TransactionStatements<'t> {
-    pub(super) fn new(sql: &'t Sql, client: &'t Client, opened_by: OpenedBy) -> Self {
+    pub(super) fn new(sql: &'t Sql, sender: StatementSender<'t>, opened_by: OpenedBy) -> Self {
         let (guard, does_commit) = (String::new(), false);
-        Self { sql, client, opened_by, guard, does_commit, is_over: false, has_emitted: false }
+        Self { sql, sender, opened_by, guard, does_commit, is_over: false, has_emitted: false }
     }
 
     /// Whether COMMIT was sent with the finish, so that the transaction has ended.
@@ -111,11 +112,11 @@ impl<'t> TransactionStatements<'t> {
     }
 
     async fn query(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Fault> {
-        self.client.query_typed(sql, parameters).await.map_err(fault)
+        self.sender.query(sql, parameters).await.map_err(|error| self.sender.fault(error, fault))
     }
 
     async fn execute(&self, sql: &str) -> Result<(), Fault> {
-        self.client.batch_execute(sql).await.map_err(fault)
+        self.sender.client.batch_execute(sql).await.map_err(fault)
     }
 
     /// Sends BEGIN, the claim of a runner and the savepoint of its handler at once. If BEGIN fails, the claim fails,
@@ -180,12 +181,13 @@ impl<'t> TransactionStatements<'t> {
         if !self.does_commit {
             return self.query(sql, parameters).await.map(drop);
         }
-        let mut statement = pin!(self.client.query_typed(sql, parameters));
+        let sender = self.sender;
+        let mut statement = pin!(sender.query(sql, parameters));
         // If it is ready by now, it was not sent, or the server was very fast: COMMIT is not sent with it.
         if let Poll::Ready(rows) = poll!(statement.as_mut()) {
             return rows.map(drop).map_err(|error| self.finish_fault(error, fault));
         }
-        let (rows, committed) = join(statement, self.client.batch_execute("COMMIT")).await;
+        let (rows, committed) = join(statement, sender.client.batch_execute("COMMIT")).await;
         self.is_over = true;
         // The reply to COMMIT does not tell whether it was a rollback.
         rows.map_err(|error| self.finish_fault(error, commit_fault))?;
@@ -194,7 +196,7 @@ impl<'t> TransactionStatements<'t> {
 
     fn finish_fault(&self, error: tokio_postgres::Error, fault: fn(tokio_postgres::Error) -> Fault) -> Fault {
         let is_of_key = is_of_key(&error, self.sql.schema.name());
-        let fault = fault(error);
+        let fault = self.sender.fault(error, fault);
         let is_definite = fault.kind != FaultKind::CommitUnknown;
         if is_of_key && is_definite { Fault { kind: FaultKind::RowExists, ..fault } } else { fault }
     }

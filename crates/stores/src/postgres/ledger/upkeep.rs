@@ -45,6 +45,7 @@ impl PostgresLedger {
         let locks: i64 = row.try_get("locks").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
         findings.extend(ledger_findings(locks, calls));
+        findings.extend(self.preparation.finding());
         let connection = self.pool.get().await?;
         findings.extend(trust::findings(&connection, &self.url.schema).await?);
         findings.extend(guard::findings(&connection, &self.url.schema).await?);

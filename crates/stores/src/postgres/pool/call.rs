@@ -1,7 +1,9 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::{ConnectionPool, Parameter, PooledConnection, Session};
 use crate::postgres::call_error::PostgresCallError;
@@ -14,8 +16,12 @@ pub(crate) struct UnansweredCall<'a> {
 }
 
 impl UnansweredCall<'_> {
+    fn session(&self) -> &Session {
+        &self.connection.as_ref().expect("the call has its connection until its reply").0
+    }
+
     pub(crate) fn client(&self) -> &Client {
-        self.connection.as_ref().expect("the call has its connection until its reply")
+        &self.session().client
     }
 
     fn session_mut(&mut self) -> &mut Session {
@@ -81,6 +87,25 @@ impl UnansweredCall<'_> {
         }
         self.end();
         rows
+    }
+
+    /// Prepares these statements, each with the types of its parameters, all at once.
+    ///
+    /// # Cancel safety
+    /// As [`ConnectionPool::query`].
+    pub(crate) async fn prepare_all(&mut self, statements: &[(&str, Vec<Type>)]) -> Result<(), PostgresCallError> {
+        let Session { client, prepared, .. } = self.session_mut();
+        let client = &*client;
+        let added = statements.iter().map(|(sql, types)| async move {
+            client.prepare_typed(sql, types).await.map(|statement| ((*sql).to_owned(), statement))
+        });
+        prepared.extend(try_join_all(added).await.map_err(PostgresCallError::Sent)?);
+        Ok(())
+    }
+
+    /// The statements that are prepared on the connection.
+    pub(crate) fn prepared(&self) -> &HashMap<String, Statement> {
+        &self.session().prepared
     }
 
     /// Returns the connection to the pool: the server has answered, and no transaction is open.

@@ -1,4 +1,4 @@
-//! Finds out whether a connection leads straight to a server process, and pins its search path.
+//! Finds out whether a connection leads straight to a server process, and pins the search path of one.
 //!
 //! A pooler in transaction mode gives the same client another server process for each transaction. Statements that were
 //! prepared in one of them are unknown in the others, or worse, have the name of another client's statement; and a
@@ -26,6 +26,16 @@ pub(super) async fn pin(client: &Client) -> Result<bool, Error> {
     let Some(greeted_by) = greeting_process(client).await else { return Ok(false) };
     let pinned = client.query_typed(include_str!("pin.sql"), &[(&greeted_by, Type::INT4)]).await?;
     Ok(!pinned.is_empty())
+}
+
+/// Whether the process that answers has the number with which the client was greeted.
+///
+/// # Errors
+/// As the statement.
+pub(super) async fn is_direct(client: &Client) -> Result<bool, Error> {
+    let Some(greeted_by) = greeting_process(client).await else { return Ok(false) };
+    let found = client.query_typed(include_str!("is_direct.sql"), &[(&greeted_by, Type::INT4)]).await?;
+    Ok(!found.is_empty())
 }
 
 /// The number of the process that greeted the client. The driver shows it only in a request to cancel, which is written

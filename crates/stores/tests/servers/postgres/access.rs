@@ -11,6 +11,8 @@ use libtest_mimic::Trial;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
+use super::ledger::{ledger, terms};
+use super::ledger_prepared::seen_by_handlers;
 use super::{POSTGRES, open, schema, start, store};
 use crate::refusals::assert_refused;
 use crate::support::{FIRST, Operation, expect_error, test, until, write_secret};
@@ -168,6 +170,8 @@ async fn tls() {
     operation.assert_replays(&*store(&url("localhost", by("verify-ca", &ours))), "done").await;
     let blind = store(&url("localhost", "sslmode=require".into()));
     operation.assert_replays(&*blind, "done").await;
+    let ledger = ledger(&url("127.0.0.1", by("verify-full", &ours)), terms());
+    assert_eq!(seen_by_handlers(&ledger, "one").await, "6", "also over TLS it is known that no pooler is in between");
     let findings = blind.check().await.unwrap();
     assert!(findings.iter().any(|it| it.severity == Severity::Warn && it.message.contains("sslmode")), "{findings:?}");
     let admin = server.client().await.unwrap();

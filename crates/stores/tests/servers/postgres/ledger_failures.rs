@@ -151,7 +151,7 @@ async fn deadlock_of_the_caller() {
         }
     };
     let both = async { tokio::join!(own, opponent.run()) };
-    with_timeout(PATIENCE, both).await.expect("the deadlock is broken");
+    with_timeout(PATIENCE, Box::pin(both)).await.expect("the deadlock is broken");
     opponent.assert_deadlock().await;
 }
 

@@ -1,0 +1,96 @@
+//! The statements of a runner that its connections keep prepared.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hapax_core::gate::Provenance;
+use hapax_core::ledger::{Claimed, Entry, Work};
+use hapax_core::store::{Finding, Severity};
+use hapax_stores::{PostgresLedger, PostgresTransaction};
+use hapax_testkit::servers::{self, PgBouncer};
+use libtest_mimic::Trial;
+use tokio_postgres::Client;
+
+use super::ledger::{call, ledger, terms};
+use super::ledger_guard::connect;
+use super::{POSTGRES, schema, start};
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("a_runner_prepares_its_statements_unless_a_pooler_is_in_between", "pgbouncer", prepared),
+        servers::test("a_transaction_of_the_caller_prepares_nothing", POSTGRES, callers),
+        servers::test("a_run_whose_prepared_statements_are_lost_runs_again_without_them", POSTGRES, lost),
+    ]
+}
+
+/// The number of statements that are prepared on the connection. This one is not.
+async fn count(client: &Client) -> i64 {
+    let rows = client.query_typed("select pg_catalog.count(*) from pg_catalog.pg_prepared_statements", &[]).await;
+    rows.unwrap()[0].get(0)
+}
+
+/// How many prepared statements a handler of this ledger sees.
+pub(super) async fn seen_by_handlers(ledger: &PostgresLedger, key: &str) -> String {
+    let run = ledger.run(call(key), async |transaction, _| Ok(count(transaction).await.to_string()));
+    run.await.unwrap().answer
+}
+
+async fn prepared() {
+    let server = start().await;
+    let pooler = PgBouncer::start(&server).await.unwrap();
+    let schema = server.schema().await.unwrap();
+    let direct = ledger(&format!("{}&connections=1", schema.url()), terms());
+    assert_eq!(seen_by_handlers(&direct, "one").await, "6");
+    assert_eq!(seen_by_handlers(&direct, "two").await, "6", "they are prepared once");
+    let pooled = ledger(&schema.url_at(pooler.address()), terms());
+    assert_eq!(seen_by_handlers(&pooled, "three").await, "0");
+}
+
+async fn callers() {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    ledger.create_tables().await.unwrap();
+    let mut client = connect(&schema, schema.name()).await;
+    let transaction = client.transaction().await.unwrap();
+    let claimed = ledger.claim::<String>(&transaction, &call("one")).await.unwrap();
+    let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+    entry.finish(&transaction, &String::from("done")).await.unwrap();
+    assert_eq!(count(transaction.client()).await, 0);
+}
+
+fn warnings(findings: &[Finding]) -> usize {
+    let is_of_prepared = |it: &&Finding| it.severity == Severity::Warn && it.message.contains("prepared statement");
+    findings.iter().filter(is_of_prepared).count()
+}
+
+/// The handler throws away what the runner has prepared, with the statement that finishes the operations.
+async fn lost() {
+    for keys in [&["one"][..], &["two", "three"]] {
+        let schema = schema().await;
+        let ledger = ledger(&format!("{}&connections=1", schema.url()), terms().max_attempts(1));
+        ledger.create_tables().await.unwrap();
+        assert_eq!(warnings(&ledger.check(1).await.unwrap()), 0);
+        let name = schema.name();
+        let effects = format!("create table {name}.effect (n integer); grant all on {name}.effect to public");
+        schema.admin().batch_execute(&effects).await.unwrap();
+        let runs = AtomicU32::new(0);
+        let run = async |keys: &[&str]| {
+            let work = |key: &&str| Work { call: call(key), ordering_key: None, is_redelivered: false };
+            let handler = async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                transaction.batch_execute(&format!("insert into {name}.effect values (1); deallocate all")).await?;
+                Ok(vec![String::from("done"); entries.len()])
+            };
+            for result in ledger.run_batch(keys.iter().map(work).collect(), handler).await {
+                assert_eq!(result.unwrap().provenance, Provenance::Fresh);
+            }
+            runs.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!(run(keys).await, 2, "{keys:?}");
+        assert_eq!(run(&["later"]).await, 1, "nothing is prepared any more");
+        assert_eq!(warnings(&ledger.check(1).await.unwrap()), 1);
+        let counted =
+            format!("select (select count(*) from {name}.effect), (select count(*) from {name}.hapax_attempt)");
+        let row = schema.admin().query_one(&counted, &[]).await.unwrap();
+        assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 0), "effects, and failures that were counted");
+    }
+}
