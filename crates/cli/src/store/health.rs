@@ -1,6 +1,5 @@
 //! Repeats the checks of the store while the process runs, and reports whether the process is ready for requests.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +11,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::listener::ReportReadiness;
-use crate::serve::metrics::{set_findings, set_records_unknown};
+use crate::serve::metrics::set_records_unknown;
 use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
+use crate::store::findings::FindingLog;
 use crate::store::unverified::UnverifiedStore;
 
 /// How often the store is checked.
@@ -49,21 +49,9 @@ pub(crate) struct StoreHealth {
     more: Vec<Arc<dyn ReportFindings>>,
     /// The policy of the trial calls that detect that a store is back.
     trial: Policy,
-    last: Mutex<LastCheck>,
-}
-
-/// The result of the last check.
-#[derive(Debug, Default)]
-struct LastCheck {
     /// Why the start-up checks failed.
-    failure: String,
-    /// The findings of the last check and of each readiness request since then.
-    findings: Vec<Finding>,
-    /// The messages of the last check's findings.
-    checked: BTreeSet<String>,
-    /// Findings present in both of the last two checks; only these are logged as resolved. A finding that appears once
-    /// may be an event, which has no end.
-    lasting: BTreeSet<String>,
+    failure: Mutex<String>,
+    log: FindingLog,
 }
 
 impl StoreHealth {
@@ -77,7 +65,7 @@ impl StoreHealth {
         trial.retention = TRIAL_RETENTION.into();
         trial.on_lapse = OnLapse::Retry(Repeatable::declared("a trial call has no effect"));
         trial.on_store_down = OnStoreDown::Reject;
-        Self { checks, unverified, gate, more, trial, last: Mutex::default() }
+        Self { checks, unverified, gate, more, trial, failure: Mutex::default(), log: FindingLog::of("the store") }
     }
 
     fn is_verified(&self) -> bool {
@@ -105,7 +93,7 @@ impl StoreHealth {
     /// Records the result of the start-up checks.
     pub(crate) async fn record_start(&self, passed: Result<Vec<Finding>, CheckFailure>) {
         match passed {
-            Ok(findings) => self.record_check(&self.with_more(findings).await),
+            Ok(findings) => self.log.record(&self.with_more(findings).await),
             Err(failure) => self.log_failure(failure),
         }
     }
@@ -135,7 +123,7 @@ impl StoreHealth {
     fn log_failure(&self, failure: CheckFailure) {
         let is_permanent = matches!(failure, CheckFailure::Refused(_));
         let reason = format!("{:#}", failure.into_error());
-        let before = std::mem::replace(&mut self.last.lock().failure, reason.clone());
+        let before = std::mem::replace(&mut *self.failure.lock(), reason.clone());
         if before == reason {
             return;
         }
@@ -164,7 +152,7 @@ impl StoreHealth {
     async fn check(&self) {
         self.count_unknown().await;
         match self.findings().await {
-            Ok(findings) => self.record_check(&findings),
+            Ok(findings) => self.log.record(&findings),
             Err(error) => tracing::warn!(?error, "the store could not be checked; the next check is in a minute"),
         }
     }
@@ -175,47 +163,17 @@ impl StoreHealth {
             set_records_unknown(count);
         }
     }
-
-    /// Logs new findings and resolved ones, and sets the metric to the findings of this check.
-    fn record_check(&self, findings: &[Finding]) {
-        self.add_findings(findings);
-        let messages: BTreeSet<_> = findings.iter().map(|finding| finding.message.clone()).collect();
-        let mut last = self.last.lock();
-        for resolved in last.lasting.difference(&messages) {
-            tracing::info!("resolved: {resolved}");
-        }
-        last.lasting = last.checked.intersection(&messages).cloned().collect();
-        last.checked = messages;
-        last.findings = findings.to_vec();
-        set_findings(findings);
-    }
-
-    /// Logs the findings that are new since the last check, and counts them.
-    fn add_findings(&self, findings: &[Finding]) {
-        let mut last = self.last.lock();
-        for finding in findings {
-            if last.findings.contains(finding) {
-                continue;
-            }
-            match finding.severity {
-                Severity::Refuse => tracing::error!("the store should no longer be used: {}", finding.message),
-                Severity::Warn => tracing::warn!("{}", finding.message),
-            }
-            last.findings.push(finding.clone());
-        }
-        set_findings(&last.findings);
-    }
 }
 
 #[async_trait]
 impl ReportReadiness for StoreHealth {
     async fn readiness(&self) -> Result<(), String> {
         if !self.is_verified() {
-            return Err(self.last.lock().failure.clone());
+            return Err(self.failure.lock().clone());
         }
         let findings = self.findings().await.map_err(|error| error.to_string())?;
         // A store reports an event to only one check, so a finding of this one is kept until the next periodic check.
-        self.add_findings(&findings);
+        self.log.add(&findings);
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(refusal.message);
         }
@@ -228,28 +186,12 @@ impl ReportReadiness for StoreHealth {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-
     use hapax::runtime::Tokio;
     use hapax::store::{Memory, MemorySettings};
     use hapax::{Inspect, Settings, Store};
-    use metrics_exporter_prometheus::PrometheusBuilder;
-    use tracing::Dispatch;
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::store::findings::tests::Log;
 
     fn store_health() -> StoreHealth {
         let runtime = Arc::new(Tokio::current());
@@ -266,61 +208,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_finding_is_logged_once_and_counted_until_it_is_resolved() {
-        let finding = |severity, message: &str| Finding { severity, message: message.into() };
-        let no_disk = finding(Severity::Warn, "persistence is off");
-        let evicts = finding(Severity::Refuse, "records may be evicted");
-        let event = finding(Severity::Warn, "records were lost");
-        let (health, log, recorder) = (store_health(), Log::default(), PrometheusBuilder::new().build_recorder());
-        let writer = log.clone();
-        let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
-        let page = |findings: &[Finding]| {
-            tracing::dispatcher::with_default(&dispatch, || {
-                metrics::with_local_recorder(&recorder, || health.record_check(findings));
-            });
-            recorder.handle().render()
-        };
-        let all = [event, no_disk, evicts];
-        for (findings, warnings) in [(&all[..], 2), (&all[1..], 1), (&all[1..2], 1)] {
-            let page = page(findings);
-            for (severity, count) in [("warn", warnings), ("refuse", findings.len() - warnings)] {
-                let series = format!("hapax_store_findings{{severity=\"{severity}\"}} {count}\n");
-                assert!(page.contains(&series), "{series} {page}");
-            }
-        }
-        let log = String::from_utf8(log.0.lock().clone()).unwrap();
-        assert_eq!(log.matches("persistence is off").count(), 1, "{log}");
-        assert_eq!(log.matches("should no longer be used: records may be evicted").count(), 1, "{log}");
-        assert_eq!(log.matches("records were lost").count(), 1, "an event is logged once and never resolved: {log}");
-        assert_eq!(log.matches("resolved: records may be evicted").count(), 1, "{log}");
-    }
-
-    #[tokio::test]
-    async fn a_finding_of_a_readiness_request_is_counted_until_the_next_check() {
-        let (health, recorder) = (store_health(), PrometheusBuilder::new().build_recorder());
-        let lost = Finding { severity: Severity::Warn, message: "records were lost".into() };
-        metrics::with_local_recorder(&recorder, || {
-            let warnings = |count| {
-                let series = format!("hapax_store_findings{{severity=\"warn\"}} {count}\n");
-                assert!(recorder.handle().render().contains(&series), "{}", recorder.handle().render());
-            };
-            health.add_findings(&[lost]);
-            health.add_findings(&[]);
-            warnings(1);
-            health.record_check(&[]);
-            warnings(0);
-        });
-    }
-
-    #[tokio::test]
     async fn a_finding_of_a_readiness_request_is_logged() {
         let (health, log) = (store_health(), Log::default());
-        let writer = log.clone();
-        let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
-        let _here = tracing::dispatcher::set_default(&dispatch);
+        let _here = tracing::dispatcher::set_default(&log.dispatch());
         assert_eq!(health.readiness().await, Ok(()));
         assert_eq!(health.readiness().await, Ok(()));
-        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let log = log.text();
         assert_eq!(log.matches("the memory store forgets every key").count(), 1, "{log}");
     }
 }
