@@ -2,6 +2,7 @@
 
 pub(crate) mod checks;
 pub(crate) mod files;
+pub(crate) mod findings;
 pub(crate) mod foreign;
 pub(crate) mod gate;
 pub(crate) mod health;

@@ -43,6 +43,8 @@ pub mod names {
     pub const CAUGHT: &str = "hapax_caught_total";
     /// Claimed entries of a ledger that were dropped without being finished. Their transactions cannot commit.
     pub const UNFINISHED: &str = "hapax_ledger_unfinished_total";
+    /// Bytes of the tables of open claims of the ledgers in a PostgreSQL database, when it was last checked.
+    pub const LEDGER_CLAIMS_BYTES: &str = "hapax_ledger_claims_bytes";
     /// Seconds from the first begin of an attempt to its decision.
     pub const BEGIN_SECONDS: &str = "hapax_begin_seconds";
     /// Seconds that a handler ran.
@@ -350,6 +352,12 @@ pub fn ledger_swept(terms: &Terms, removed: u64) {
 pub fn ledger_sweep_failed(terms: &Terms, error: &Error) {
     let namespace = terms.namespace();
     tracing::warn!(%namespace, %error, "cannot remove old rows of a ledger; the next sweep tries again");
+}
+
+/// Notes the size of the tables that have the open claims of ledgers. For adapters.
+pub fn ledger_claims_size(bytes: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "a size is shown rounded")]
+    gauge!(names::LEDGER_CLAIMS_BYTES).set(bytes as f64);
 }
 
 /// Reports that a server has lost a prepared statement of a ledger, which sends its statements unnamed from now on. For

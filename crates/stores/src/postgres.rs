@@ -354,6 +354,7 @@ impl Inspect for Postgres {
             if !migrations::missing(&connection, &self.shared.url.schema).await?.is_empty() {
                 return Err(Error::new(ErrorKind::Unusable, NO_TABLES));
             }
+            findings.extend(ledger::guard::findings(&connection, &self.shared.url.schema).await?);
         }
         // Last: an event counts as reported, so no later step may fail.
         findings.extend(self.shared.monitor.findings());

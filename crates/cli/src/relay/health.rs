@@ -1,22 +1,31 @@
-//! Whether a relay can work: its database and its sink.
+//! Whether a relay can work: its database and its sink, at its start, each minute and for `/readyz`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
 use hapax::outbox::Outbox;
 use hapax::store::{Finding, Severity};
+use tokio::time::sleep;
 
 use crate::admin::listener::ReportReadiness;
 use crate::relay::opening::SinkSlot;
-use crate::store::checks::{CheckFailure, StoreChecks, usable};
+use crate::store::checks::{CheckFailure, StoreChecks, usable, within_limit};
+use crate::store::findings::FindingLog;
 
-/// The checks of a relay, at its start and for `/readyz`.
+/// How often the checks are repeated.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+
+const RECORDS: &str = "records in its database";
+
+/// The checks of a relay.
 #[derive(Debug)]
 pub(crate) struct RelayHealth {
     pub(crate) checks: StoreChecks,
     pub(crate) outbox: Arc<dyn Outbox>,
     pub(crate) sink: Arc<SinkSlot>,
+    pub(crate) log: FindingLog,
 }
 
 impl RelayHealth {
@@ -28,19 +37,55 @@ impl RelayHealth {
     pub(crate) async fn check_start(&self) -> Result<(), anyhow::Error> {
         let checked = [
             ("outbox", self.check_outbox().await),
-            ("records in its database", self.checks.run().await),
+            (RECORDS, self.checks.run().await),
             ("sink", self.check_sink().await),
         ];
+        let mut findings = Vec::new();
         for (what, checked) in checked {
             match checked {
-                Ok(findings) => findings.iter().for_each(|finding| tracing::warn!("the {what}: {}", finding.message)),
+                Ok(found) => findings.extend(named(what, found)),
                 Err(CheckFailure::Refused(error)) => return Err(error),
                 Err(CheckFailure::Unreachable(error)) => {
                     tracing::warn!("the {what} cannot be used yet; the relay tries again: {error:#}");
                 }
             }
         }
+        self.log.record(&findings);
         Ok(())
+    }
+
+    /// Repeats the checks each minute, until the process ends.
+    pub(crate) async fn run(&self) {
+        loop {
+            sleep(CHECK_EVERY).await;
+            self.check_again().await;
+        }
+    }
+
+    /// Logs what is new or resolved since the last check. What cannot be checked now may still have what was found.
+    async fn check_again(&self) {
+        let sink = async {
+            match self.sink.opened() {
+                Ok(sink) => sink.check().await,
+                Err(_not_open_yet) => Ok(Vec::new()),
+            }
+        };
+        let checked = [
+            ("outbox", within_limit(self.outbox.check()).await),
+            (RECORDS, self.checks.findings().await),
+            ("sink", within_limit(sink).await),
+        ];
+        let mut findings = Vec::new();
+        for (what, checked) in checked {
+            match checked {
+                Ok(found) => findings.extend(named(what, found)),
+                Err(error) => {
+                    tracing::warn!(%error, "the {what} could not be checked; the next check is in a minute");
+                    return;
+                }
+            }
+        }
+        self.log.record(&findings);
     }
 
     /// The findings of the outbox: its tables, and the rights of the relay.
@@ -55,14 +100,54 @@ impl RelayHealth {
     }
 }
 
+/// The findings, with the name of what was checked.
+fn named(what: &str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
+    findings.into_iter().map(move |Finding { severity, message }| {
+        let message = format!("the {what}: {message}");
+        Finding { severity, message }
+    })
+}
+
 #[async_trait]
 impl ReportReadiness for RelayHealth {
     async fn readiness(&self) -> Result<(), String> {
         let findings = self.checks.findings().await.map_err(|error| format!("the database: {error}"))?;
+        // A store reports an event to only one check.
+        self.log.add(&named(RECORDS, findings.clone()).collect::<Vec<_>>());
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(format!("the database: {}", refusal.message));
         }
         self.check_outbox().await.map_err(|failure| format!("the outbox: {:#}", failure.into_error()))?;
         self.check_sink().await.map(drop).map_err(|failure| format!("the sink: {:#}", failure.into_error()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax::outbox::MemoryOutbox;
+    use hapax::runtime::Tokio;
+    use hapax::store::{Memory, MemorySettings};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::store::findings::tests::Log;
+
+    #[tokio::test]
+    async fn what_a_repeated_check_finds_is_logged_once_and_counted() {
+        let runtime = Arc::new(Tokio::current());
+        let store = Arc::new(Memory::with(Arc::clone(&runtime) as _, MemorySettings::default()));
+        let (inspect, namespace) = (Arc::clone(&store) as _, "test".to_owned());
+        let (outbox, sink) = (Arc::new(MemoryOutbox::new(Arc::clone(&runtime) as _)), Arc::default());
+        let checks = StoreChecks { store, inspect, runtime, namespace, secret: None, timeout: CHECK_EVERY };
+        let health = RelayHealth { checks, outbox, sink, log: FindingLog::of("what the relay needs") };
+        let (log, recorder) = (Log::default(), PrometheusBuilder::new().build_recorder());
+        let _logged = tracing::dispatcher::set_default(&log.dispatch());
+        let _counted = metrics::set_default_local_recorder(&recorder);
+        health.check_again().await;
+        health.check_again().await;
+        let log = log.text();
+        assert_eq!(log.matches("the records in its database: the memory store forgets every key").count(), 1, "{log}");
+        let page = recorder.handle().render();
+        assert!(page.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{page}");
     }
 }

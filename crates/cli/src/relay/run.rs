@@ -24,6 +24,7 @@ use crate::serve::metrics::{describe_relay, register_relay};
 use crate::serve::otlp::traced;
 use crate::serve::signals::StopSignals;
 use crate::store::checks::{CheckFailure, StoreChecks, usable};
+use crate::store::findings::FindingLog;
 use crate::store::opening::{open, open_existing, open_outbox};
 use crate::store::sweep::sweep;
 
@@ -93,7 +94,8 @@ impl OpenedRelay {
             secret: None,
             timeout: DATABASE_TIMEOUT,
         };
-        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(sink) }
+        let log = FindingLog::of("what the relay needs");
+        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(sink), log }
     }
 
     fn relay(self, config: &RelayConfig, sink: Arc<dyn Sink>) -> Result<Relay, CommandError> {
@@ -129,6 +131,7 @@ async fn publish(config: &RelayConfig, frame: &ProcessFrame) -> Result<ExitCode,
         () = frame.stop.first.cancelled() => return Ok(ExitCode::SUCCESS),
     };
     tokio::spawn(sweep(Arc::clone(&opened.store.inspect)));
+    tokio::spawn(async move { health.run().await });
     log_start(config, &*sink);
     let ended = opened.relay(config, traced(sink))?.run(frame.stopping()).await;
     frame.end_export().await;

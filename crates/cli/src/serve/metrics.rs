@@ -100,6 +100,7 @@ fn describe() {
         RECORDS_UNKNOWN,
         "Records whose outcome is unknown: the attempt said so, or a copy came after its lease. Counted every minute"
     );
+    describe_gauge!(core::LEDGER_CLAIMS_BYTES, "Bytes of the tables of open claims in PostgreSQL, at the last check");
     describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
     describe_counter!(LOG_LINES_LOST, "Lines of the log that were lost: nobody read it, or it could not be written");

@@ -58,12 +58,19 @@ impl From<Error> for CheckFailure {
 /// How long a check of something else than records may take.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
+/// Waits for a check, but not for long. Returns all findings.
+pub(crate) async fn within_limit(
+    check: impl Future<Output = hapax::Result<Vec<Finding>>>,
+) -> hapax::Result<Vec<Finding>> {
+    let no_reply = |_| Err(Error::new(ErrorKind::NotApplied, "it does not reply"));
+    timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)
+}
+
 /// Waits for a check. Returns its warnings if nothing in it refuses the use.
 pub(crate) async fn usable(
     check: impl Future<Output = hapax::Result<Vec<Finding>>>,
 ) -> Result<Vec<Finding>, CheckFailure> {
-    let no_reply = |_| Err(Error::new(ErrorKind::NotApplied, "it does not reply"));
-    let findings = timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)?;
+    let findings = within_limit(check).await?;
     match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
         Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
         None => Ok(findings),

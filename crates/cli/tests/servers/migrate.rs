@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             sequence_of_letters_behind,
         ),
         servers::test("a_taken_name_ends_each_start", postgres, taken_name),
+        servers::test("a_database_that_would_commit_an_open_claim_ends_each_start", postgres, open_claims),
         servers::test("a_printed_script_creates_the_tables", postgres, printed_script),
     ]
 }
@@ -82,6 +83,28 @@ async fn sequence_behind() {
         }
         schema.admin().batch_execute(&remedy).await.unwrap();
         assert_eq!((run(&check).await.status.code(), run(&relay_check).await.status.code()), (Some(0), Some(0)));
+    }
+}
+
+/// The triggers of the foreign key that no open claim passes are off.
+async fn open_claims() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let (folder, url, admin) = (tempfile::tempdir().unwrap(), schema.url(), free_address().to_string());
+    assert_eq!(run(&["migrate", "--database", &url]).await.status.code(), Some(0));
+    let off = format!("alter table {}.hapax_guard disable trigger all", schema.name());
+    schema.admin().batch_execute(&off).await.unwrap();
+    let queue = format!("sqlite://{}?queue=orders", folder.path().join("orders.db").display());
+    let data = folder.path().display().to_string();
+    let place = ["--admin", &*admin, "--data-dir", &data, "--store", &url];
+    let gateway = ["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"];
+    let worker = ["worker", "--source", &queue, "--target", "http://127.0.0.1:9/"];
+    let relay = vec!["relay", "--database", &url, "--sink", &queue, "--admin", &admin];
+    let relay_check = [&relay[..], &["--check"]].concat();
+    for arguments in [[&gateway[..], &place].concat(), [&worker[..], &place].concat(), relay, relay_check] {
+        let refused = run(&arguments).await;
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(3), "{arguments:?}: {told}");
+        assert!(told.contains("a trigger of the key is disabled"), "{arguments:?}: {told}");
     }
 }
 

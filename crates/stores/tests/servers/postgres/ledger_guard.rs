@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use hapax_core::gate::{Provenance, Reason};
 use hapax_core::ledger::{Claimed, Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::store::Severity;
+use hapax_core::store::{Inspect, Severity};
 use hapax_stores::{PostgresLedger, PostgresTables, PostgresTransaction};
 use hapax_testkit::servers::{self, PostgresSchema};
 use libtest_mimic::Trial;
@@ -15,7 +15,8 @@ use tokio_postgres::{Client, NoTls, Row};
 use uuid::Uuid;
 
 use super::ledger::{call, ledger, terms};
-use super::{POSTGRES, schema};
+use super::{POSTGRES, schema, store};
+use crate::support::until;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
@@ -23,6 +24,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("two_guards_at_one_place_are_told_apart", POSTGRES, same_place),
         servers::test("without_triggers_there_is_no_claim", POSTGRES, without_triggers),
         servers::test("tables_of_claims_that_stop_no_commit_are_refused", POSTGRES, broken_guard),
+        servers::test("claims_that_an_old_snapshot_keeps_are_reported_until_vacuum_removes_them", POSTGRES, growth),
         servers::test("a_row_that_appears_meanwhile_is_replayed", POSTGRES, row_meanwhile),
         servers::test("a_handler_that_ends_the_operation_of_its_runner_is_counted", POSTGRES, own_operation),
     ]
@@ -254,12 +256,33 @@ async fn assert_refused(
     message: &str,
 ) {
     schema.admin().batch_execute(add).await.unwrap_or_else(|error| panic!("{add}: {error:?}"));
-    for findings in [ledger.check(1).await.unwrap(), tables.check().await.unwrap()] {
+    let records = store(&schema.url()).check().await.unwrap();
+    for findings in [ledger.check(1).await.unwrap(), tables.check().await.unwrap(), records] {
         let is_refused = findings.iter().any(|it| it.severity == Severity::Refuse && it.message.contains(message));
         assert!(is_refused, "{add}: {findings:?}");
     }
     schema.admin().batch_execute(undo).await.unwrap_or_else(|error| panic!("{undo}: {error:?}"));
     assert_eq!(ledger.check(1).await.unwrap(), [], "after {undo}");
+}
+
+/// A million claims and a half were finished while another session had its snapshot.
+async fn growth() {
+    let (schema, ledger, client) = with_tables().await;
+    let is_reported = async || {
+        let findings = ledger.check(1).await.unwrap();
+        findings.iter().any(|it| it.severity == Severity::Warn && it.message.contains("dead rows"))
+    };
+    let vacuum = format!("vacuum {}.hapax_guard", schema.name());
+    let snapshot = connect(&schema, schema.name()).await;
+    snapshot.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
+    assert!(!is_reported().await);
+    let claims = "insert into hapax_guard (operations) select n from generate_series(1, 1500000) n";
+    client.batch_execute(&format!("begin; {claims}; delete from hapax_guard; commit")).await.unwrap();
+    schema.admin().batch_execute(&vacuum).await.unwrap();
+    until("the dead rows are reported", &is_reported).await;
+    snapshot.batch_execute("commit").await.unwrap();
+    schema.admin().batch_execute(&vacuum).await.unwrap();
+    until("nothing is reported any more", async || !is_reported().await).await;
 }
 
 /// Somebody writes the row without the lock of the operation. The effect of the runner is undone.
