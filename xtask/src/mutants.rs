@@ -28,6 +28,7 @@ const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("outbox", ["crates/stores", "outbox"], &["memory"]),
     ("ledger", ["crates/stores", "ledger"], &["sqlite"]),
     ("ledger on PostgreSQL", ["crates/stores", "ledger"], &SHORT_ON_POSTGRES),
+    ("claims on PostgreSQL", ["crates/stores", "servers"], &["postgres::a_claim"]),
     ("sources", ["crates/core", "sources"], &[]),
     ("worker", ["crates/stores", "it"], &["worker::"]),
     ("files", ["crates/stores", "it"], &["ledger_unavailable::", "sink::", "moved_files::"]),

@@ -183,6 +183,16 @@ mutants! {
     PostgresReadOnlyIsAFailure = "postgres_read_only_is_a_failure",
     /// In PostgreSQL, a finish counts as done although its claim is gone.
     PostgresFinishUnchecked = "postgres_finish_unchecked",
+    /// In PostgreSQL, the row of a claim refers to nothing, so that it can be committed.
+    PostgresClaimCommits = "postgres_claim_commits",
+    /// In PostgreSQL, a finish deletes the row of a claim that stands for other operations.
+    PostgresGuardWithoutHash = "postgres_guard_without_hash",
+    /// In PostgreSQL, a claim searches before it has the lock of its operation.
+    PostgresLockAfterSearch = "postgres_lock_after_search",
+    /// In PostgreSQL, a claim searches in the snapshot in which it takes its locks.
+    PostgresSearchWithLock = "postgres_search_with_lock",
+    /// In PostgreSQL, events are written in a statement before the finish.
+    PostgresEventsFirst = "postgres_events_first",
     /// A copy is acknowledged while the first one still runs: 409 counts as processed.
     AcknowledgeBusy = "acknowledge_busy",
     /// The highest finished offset is committed, though earlier messages still run.

@@ -1,5 +1,7 @@
 //! The versions of the schema. Each is one file, and is applied once and as a whole; there is no way back.
 
+mod mutated;
+
 use hapax_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -9,6 +11,7 @@ use super::call_error::{PostgresCallError, PostgresDriverError};
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
 use super::trust;
+use mutated::mutated;
 
 /// One version of the schema.
 #[derive(Debug)]
@@ -112,7 +115,7 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     // Another role may have created the table at this moment.
     trust::verify(transaction.client(), schema).await?;
     for migration in &missing {
-        run(&schema.replace_in(migration.sql)).await?;
+        run(&schema.replace_in(&mutated(migration.version, migration.sql))).await?;
         let version: Parameter<'_> = (&migration.version, Type::INT4);
         let added = transaction.query_typed(include_str!("migrations/add_version.sql"), &[version]).await;
         added.map_err(PostgresCallError::Sent)?;

@@ -11,6 +11,7 @@ mod ledger_failures;
 mod ledger_functions;
 mod ledger_guard;
 mod ledger_prepared;
+mod ledger_races;
 mod ledger_upgrade;
 mod ledger_upkeep;
 mod outages;
@@ -38,6 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ledger_functions::tests(),
         ledger_guard::tests(),
         ledger_prepared::tests(),
+        ledger_races::tests(),
         ledger_upgrade::tests(),
         ledger_upkeep::tests(),
     ];

@@ -38,6 +38,7 @@ pub(super) struct Sql {
     pub(super) sweep: String,
     pub(super) reopen: String,
     pub(super) commit_effects_alone: String,
+    emit_alone: String,
     pub(super) facts: String,
 }
 
@@ -59,6 +60,7 @@ impl Sql {
             sweep: schema.qualify(include_str!("sweep.sql")),
             reopen: schema.qualify(include_str!("reopen.sql")),
             commit_effects_alone: schema.qualify(include_str!("commit_effects_alone.sql")),
+            emit_alone: schema.qualify(include_str!("emit_alone.sql")),
             facts: schema.qualify(include_str!("facts.sql")),
         }
     }
@@ -201,6 +203,15 @@ impl<'t> TransactionStatements<'t> {
         if is_of_key && is_definite { Fault { kind: FaultKind::RowExists, ..fault } } else { fault }
     }
 
+    /// Writes events without an end of their operations. Returns the events that are left.
+    async fn emit_alone(&self, namespace: &str, events: &[OutboxRow]) -> Result<&'static [OutboxRow], Fault> {
+        let columns = EventColumns::of(events);
+        let mut parameters: Vec<Parameter<'_>> = vec![(&namespace, Type::TEXT)];
+        parameters.extend(columns.parameters());
+        self.query(&self.sql.emit_alone, &parameters).await?;
+        Ok(&[])
+    }
+
     async fn finish_as_runner(
         &mut self,
         namespace: &str,
@@ -290,6 +301,8 @@ impl Transaction for TransactionStatements<'_> {
     async fn finish(&mut self, namespace: &str, rows: &[Finished], events: &[OutboxRow]) -> Result<usize, Fault> {
         self.lock_order(events).await?;
         self.has_emitted = !events.is_empty();
+        let events =
+            if Mutant::PostgresEventsFirst.is_on() { self.emit_alone(namespace, events).await? } else { events };
         let finished = match (self.opened_by, rows) {
             (OpenedBy::Runner, _) => self.finish_as_runner(namespace, rows, events).await,
             (OpenedBy::Caller, [row]) => self.finish_own(namespace, row, events).await,

@@ -30,7 +30,7 @@ pub(super) fn tests() -> Vec<Trial> {
     ]
 }
 
-async fn with_tables() -> (PostgresSchema, PostgresLedger, Client) {
+pub(super) async fn with_tables() -> (PostgresSchema, PostgresLedger, Client) {
     let schema = schema().await;
     let ledger = ledger(&schema.url(), terms().max_attempts(3));
     ledger.create_tables().await.unwrap();
