@@ -1,13 +1,18 @@
 //! The statements of a runner that its connections keep prepared.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hapax_core::gate::Provenance;
 use hapax_core::ledger::{Claimed, Entry, Work};
+use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Finding, Severity};
 use hapax_stores::{PostgresLedger, PostgresTransaction};
-use hapax_testkit::servers::{self, PgBouncer};
+use hapax_testkit::servers::{self, PgBouncer, PostgresServer};
 use libtest_mimic::Trial;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_postgres::Client;
 
 use super::ledger::{call, ledger, terms};
@@ -18,6 +23,7 @@ pub(super) fn tests() -> Vec<Trial> {
     vec![
         servers::test("a_runner_prepares_its_statements_unless_a_pooler_is_in_between", "pgbouncer", prepared),
         servers::test("a_transaction_of_the_caller_prepares_nothing", POSTGRES, callers),
+        servers::test("a_runner_whose_names_of_statements_are_taken_prepares_nothing", POSTGRES, taken),
         servers::test("a_run_whose_prepared_statements_are_lost_runs_again_without_them", POSTGRES, lost),
     ]
 }
@@ -92,5 +98,65 @@ async fn lost() {
             format!("select (select count(*) from {name}.effect), (select count(*) from {name}.hapax_attempt)");
         let row = schema.admin().query_one(&counted, &[]).await.unwrap();
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 0), "effects, and failures that were counted");
+    }
+}
+
+/// The driver numbers the statements of a process. The next ones are taken on each connection of this pooler.
+async fn taken() {
+    let schema = schema().await;
+    let client = connect(&schema, schema.name()).await;
+    let _newest = client.prepare("select 1").await.unwrap();
+    let newest = "select max(substr(name, 2)::integer) from pg_prepared_statements";
+    let newest: i32 = client.query_typed(newest, &[]).await.unwrap()[0].get(0);
+    let names: String = (newest..newest + 1_000).map(|n| format!("prepare s{n} as select 1;")).collect();
+    let pooler = start_pooler(PostgresServer::shared().await.unwrap().address(), names).await.unwrap();
+    let ledger = ledger(&format!("{}&connections=1", schema.url_at(pooler)), terms().max_attempts(1));
+    assert_eq!(seen_by_handlers(&ledger, "one").await, "1000", "only those of the pooler");
+    assert_eq!(warnings(&ledger.check(1).await.unwrap()), 1);
+}
+
+/// Starts a pooler that greets its clients with the number of the server process, and has used the connection before.
+async fn start_pooler(server: SocketAddr, used: String) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    Tokio::current().spawn(Box::pin(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let used = used.clone();
+            Tokio::current().spawn(Box::pin(async move { drop(pass_on(client, server, &used).await) }));
+        }
+    }));
+    Ok(address)
+}
+
+async fn pass_on(mut client: TcpStream, server: SocketAddr, used: &str) -> io::Result<()> {
+    let mut server = TcpStream::connect(server).await?;
+    let length = client.read_i32().await?;
+    let mut start_up = vec![0; usize::try_from(length).unwrap() - 4];
+    client.read_exact(&mut start_up).await?;
+    server.write_i32(length).await?;
+    server.write_all(&start_up).await?;
+    let greeting = read_until_ready(&mut server).await?;
+    server.write_u8(b'Q').await?;
+    server.write_i32(i32::try_from(used.len()).unwrap() + 5).await?;
+    server.write_all(used.as_bytes()).await?;
+    server.write_u8(0).await?;
+    read_until_ready(&mut server).await?;
+    client.write_all(&greeting).await?;
+    copy_bidirectional(&mut client, &mut server).await.map(drop)
+}
+
+/// Reads messages up to the one that says that the server is ready.
+async fn read_until_ready(server: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    loop {
+        let (kind, length) = (server.read_u8().await?, server.read_i32().await?);
+        let mut body = vec![0; usize::try_from(length).unwrap() - 4];
+        server.read_exact(&mut body).await?;
+        read.push(kind);
+        read.extend(length.to_be_bytes());
+        read.extend(body);
+        if kind == b'Z' {
+            return Ok(read);
+        }
     }
 }
