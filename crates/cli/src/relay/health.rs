@@ -75,17 +75,21 @@ impl RelayHealth {
             (RECORDS, self.checks.findings().await),
             ("sink", within_limit(sink).await),
         ];
-        let mut findings = Vec::new();
+        let (mut findings, mut is_complete) = (Vec::new(), true);
         for (what, checked) in checked {
             match checked {
                 Ok(found) => findings.extend(named(what, found)),
                 Err(error) => {
                     tracing::warn!(%error, "the {what} could not be checked; the next check is in a minute");
-                    return;
+                    is_complete = false;
                 }
             }
         }
-        self.log.record(&findings);
+        match is_complete {
+            true => self.log.record(&findings),
+            // What a check that failed found before may last.
+            false => self.log.add(&findings),
+        }
     }
 
     /// The findings of the outbox: its tables, and the rights of the relay.

@@ -252,7 +252,11 @@ impl ConnectorParts {
         let pinned = match &self.used {
             Use::Own => direct::pin(&session.client).await,
             Use::Watched(monitor) => join(direct::pin(&session.client), monitor.observe(&session.client)).await.0,
-            Use::Handlers => direct::is_direct(&session.client).await,
+            Use::Handlers => {
+                let asked = direct::is_direct(&session.client);
+                // A pooler replies when a server process is free, which may take longer than a connect.
+                runtime::timeout(&*self.runtime, CONNECT_TIMEOUT / 2, asked).await.unwrap_or(Ok(false))
+            }
         };
         session.is_direct = pinned.map_err(PostgresCallError::NotConnected)?;
         Ok(session)
