@@ -62,7 +62,8 @@ impl RelayHealth {
         }
     }
 
-    /// Logs what is new or resolved since the last check. What cannot be checked now may still have what was found.
+    /// Checks again, and logs findings that are new or resolved. If a part cannot be checked now, no finding counts as
+    /// resolved.
     async fn check_again(&self) {
         let sink = async {
             match self.sink.opened() {
@@ -87,7 +88,7 @@ impl RelayHealth {
         }
         match is_complete {
             true => self.log.record(&findings),
-            // What a check that failed found before may last.
+            // A failed check says nothing about its earlier findings: they may still be true.
             false => self.log.add(&findings),
         }
     }

@@ -1,4 +1,4 @@
-//! What repeated checks find: each finding is logged once, and again as resolved when it is gone.
+//! The log of the findings of repeated checks. A finding is logged once, and once more when it is resolved.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::serve::metrics::set_findings;
 /// The findings of a process, from check to check.
 #[derive(Debug)]
 pub(crate) struct FindingLog {
-    /// What is checked.
+    /// The checked thing, as the subject of a log line: "the store".
     what: &'static str,
     last: Mutex<LastCheck>,
 }
@@ -91,7 +91,7 @@ pub(crate) mod tests {
             String::from_utf8(self.0.lock().clone()).unwrap()
         }
 
-        /// What writes the log of a test.
+        /// A subscriber that writes to this log.
         pub(crate) fn dispatch(&self) -> Dispatch {
             let writer = self.clone();
             Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish())

@@ -34,8 +34,8 @@ pub enum ClaimRuling {
     Damaged,
 }
 
-/// Decides what a call gets. `found` is what a new statement found for an operation that was not claimed. `own` are
-/// the transactions of this run whose COMMIT got no reply.
+/// Decides the reply to a call after its claim. `found` is the row that a later statement read, if the call was not
+/// claimed. `own` are the transactions of this run whose COMMIT got no reply.
 pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -> ClaimRuling {
     match (tried, found) {
         (Tried::Inserted, _) => ClaimRuling::Fresh, // K2
@@ -68,7 +68,7 @@ impl ClaimRuling {
     }
 }
 
-/// Decides what a call gets for what was found before its claim. None: it has to be claimed.
+/// Decides the reply to a call whose row was read before a claim. None: the call has to be claimed.
 pub fn read(call: &Call, found: &FoundRow, own: &[u64]) -> Option<ClaimRuling> {
     match found {
         FoundRow::Row(row) if Mutant::CopyPayloadIgnored.is_on() => {

@@ -55,7 +55,7 @@ impl Preparation {
         }
     }
 
-    /// What an operator should know.
+    /// The warning for an operator, if the statements are sent unnamed because one was lost.
     pub(super) fn finding(&self) -> Option<Finding> {
         self.is_off().then(|| Finding { severity: Severity::Warn, message: LOST.to_owned() })
     }

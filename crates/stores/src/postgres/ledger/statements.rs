@@ -323,7 +323,7 @@ impl Transaction for TransactionStatements<'_> {
     }
 }
 
-/// What `read.sql` found for an operation.
+/// Reads a row of the result of `read.sql`.
 pub(super) fn found(row: &Row) -> Result<FoundRow, tokio_postgres::Error> {
     let (is_found, is_finished_here, is_dead): (bool, bool, bool) =
         (row.try_get("is_found")?, row.try_get("is_finished_here")?, row.try_get("is_dead")?);
