@@ -6,15 +6,18 @@
 //! | `kafka` | [`KafkaSource`]: topics of Kafka for a consumer group; [`KafkaSink`]; builds a C library, which takes a minute or two |
 //! | `kafka-tls` | TLS and SCRAM for `kafka`, with the OpenSSL of the system |
 //! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream; [`NatsSink`] |
+//! | `rabbitmq` | [`RabbitMqSource`]: a queue of RabbitMQ, by AMQP 0-9-1; [`RabbitMqSink`] |
 //! | `webhook` | [`WebhookSink`]: signed POSTs to endpoints |
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod errors;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod sinks;
 #[cfg(feature = "webhook")]
 mod webhook;
@@ -23,5 +26,7 @@ mod webhook;
 pub use kafka::{KafkaSink, KafkaSinkConfig, KafkaSource, KafkaUrl};
 #[cfg(feature = "nats")]
 pub use nats::{NatsSink, NatsSinkConfig, NatsSource, NatsUrl};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitMqSink, RabbitMqSinkConfig, RabbitMqSource, RabbitMqUrl};
 #[cfg(feature = "webhook")]
 pub use webhook::{ResolveHost, SystemResolver, WebhookEndpoint, WebhookSecret, WebhookSink, WebhookSinkConfig};

@@ -31,6 +31,7 @@
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
 //! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `KafkaSink`: events to Kafka; `kafka-tls` adds TLS and SCRAM |
 //! | `nats` | `brokers::NatsSource`: messages from NATS JetStream; `NatsSink`: events to it |
+//! | `rabbitmq` | `brokers::RabbitMqSource`: messages from a queue of RabbitMQ; `RabbitMqSink`: events to it |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
@@ -51,7 +52,7 @@ pub use hapax_core::{
     machine, outbox, runtime, settings, store, telemetry,
 };
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "webhook"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "webhook"))]
 pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
 pub use hapax_core::testing;

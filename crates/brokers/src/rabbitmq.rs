@@ -1,0 +1,301 @@
+//! A queue of RabbitMQ, by AMQP 0-9-1.
+//!
+//! ```text
+//! url.rs      the URL
+//! stream.rs   the stream below the driver: TCP or TLS
+//! connect.rs  from the URL to a connection; questions about queues and exchanges
+//! session.rs  a connection, a channel and a consumer, which end together
+//! message.rs  from a message of AMQP to a delivery
+//! settle.rs   acknowledgements
+//! sink.rs     the other direction: publishes events
+//! ```
+
+mod connect;
+mod message;
+mod session;
+mod settle;
+mod sink;
+mod stream;
+mod url;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, poll_immediate};
+use hapax_core::Result;
+use hapax_core::broker::{Acknowledges, Capability, Delivery, Event, Lane, Room, Settle, Settlement, Source};
+use hapax_core::runtime::{Runtime, timeout};
+use lapin::Connection;
+use tracing::{info, warn};
+
+use self::connect::{PATIENCE, code, count_ready};
+use self::message::{DeliveryReader, is_of_stream};
+use self::session::{ConsumerItem, QueueSession, SessionStart};
+use self::settle::RabbitMqSettle;
+pub use self::sink::{RabbitMqSink, RabbitMqSinkConfig};
+pub use self::url::RabbitMqUrl;
+use crate::errors::{unknown, unusable};
+
+/// As many messages the broker sends in advance while the worker has no room.
+const PREFETCH: u16 = 256;
+
+/// The messages of a queue of RabbitMQ. Needs a server from 3.10 on.
+///
+/// The queue must exist, and may be classic or quorum. A message that waits for a retry is held by the worker. If the
+/// channel or the connection ends, everything that was not acknowledged arrives again.
+///
+/// A quorum queue counts deliveries, also of messages that were only sent in advance, and drops a message after
+/// `delivery-limit` of them unless it has a dead-letter exchange. Two deliveries before, the message becomes a dead
+/// letter of the worker, with the reason `unreadable`.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), hapax::Error> {
+/// use std::sync::Arc;
+/// use hapax::brokers::{RabbitMqSource, RabbitMqUrl};
+/// use hapax::runtime::Tokio;
+///
+/// let url: RabbitMqUrl = "amqp://worker:secret@mq.example/shop?queue=orders".parse()?;
+/// let source = RabbitMqSource::connect(url, Arc::new(Tokio::current())).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RabbitMqSource {
+    name: Arc<str>,
+    url: Arc<RabbitMqUrl>,
+    reader: DeliveryReader,
+    session: Option<QueueSession>,
+    /// A session that is being opened. It goes on when `next` is dropped.
+    opening: Option<BoxFuture<'static, Result<QueueSession>>>,
+    /// The connection with which the source began.
+    first: Option<Connection>,
+    /// The number of failed attempts to connect in a row.
+    failures: usize,
+    /// Messages that arrived and found no room yet.
+    waiting: VecDeque<Delivery>,
+    /// A lane whose end is not told yet.
+    lost: Option<Lane>,
+    has_stopped: bool,
+    settle: Arc<RabbitMqSettle>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl RabbitMqSource {
+    /// Connects, and looks for the queue. The first call of `next` begins to consume.
+    ///
+    /// # Errors
+    /// - `NotApplied`: no broker can be reached now.
+    /// - `Unusable`: the broker refuses the credentials or the virtual host, or has no such queue for this user; a file
+    ///   in the URL cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn connect(url: RabbitMqUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let first = connect::connect(&url.url, 0, &*runtime).await?;
+        count_ready(&first, url.queue(), &*runtime).await?;
+        let settle = Arc::new(RabbitMqSettle::new(url.queue().into(), Arc::clone(&runtime)));
+        Ok(Self {
+            name: format!("amqp/{}/{}", url.virtual_host(), url.queue()).into(),
+            reader: DeliveryReader::new(&url),
+            url: Arc::new(url),
+            session: None,
+            opening: None,
+            first: Some(first),
+            failures: 0,
+            waiting: VecDeque::new(),
+            lost: None,
+            has_stopped: false,
+            settle,
+            runtime,
+        })
+    }
+
+    /// Begins to consume.
+    async fn open(&mut self, room: &Room) -> Result<()> {
+        if self.opening.is_none() {
+            let of_room = u16::try_from(room.messages).unwrap_or(u16::MAX);
+            let of_room = if of_room == 0 { PREFETCH } else { of_room };
+            let start = SessionStart {
+                url: Arc::clone(&self.url),
+                first_host: self.failures,
+                connection: self.first.take(),
+                prefetch: self.url.prefetch.unwrap_or(of_room),
+                runtime: Arc::clone(&self.runtime),
+            };
+            self.opening = Some(Box::pin(start.open()));
+        }
+        let Some(opening) = &mut self.opening else { return Ok(()) };
+        let opened = opening.await;
+        self.opening = None;
+        let mut session = opened.inspect_err(|_| self.failures = self.failures.wrapping_add(1))?;
+        if self.failures > 0 {
+            info!(source = %self.name, "the broker can be reached again");
+        }
+        self.failures = 0;
+        session.lane = Some(self.settle.begin(Arc::clone(&session.connection)));
+        self.session = Some(session);
+        Ok(())
+    }
+
+    /// Keeps what the consumer gave.
+    fn receive(&mut self, arrived: ConsumerItem) -> Result<()> {
+        match arrived {
+            Some(Ok(delivery)) => self.keep(delivery),
+            Some(Err(error)) => {
+                self.lose(Some(&error));
+                Ok(())
+            }
+            None => {
+                self.lose(None);
+                Ok(())
+            }
+        }
+    }
+
+    fn keep(&mut self, delivery: lapin::message::Delivery) -> Result<()> {
+        let Some(lane) = self.session.as_ref().and_then(|session| session.lane.clone()) else { return Ok(()) };
+        if is_of_stream(&delivery.properties) {
+            return Err(unusable(format!(
+                "`{}` is a stream: AMQP 0-9-1 keeps no position for a reader of it, so a restart would begin anew. \
+                 Bind a quorum queue instead",
+                self.url.queue()
+            )));
+        }
+        self.settle.arrived(delivery.delivery_tag, delivery.acker.clone());
+        self.waiting.push_back(self.reader.read(&lane, delivery));
+        Ok(())
+    }
+
+    /// The channel has ended, or the consumer: its queue is gone, or moves to another node.
+    fn lose(&mut self, error: Option<&lapin::Error>) {
+        let name = &self.name;
+        match error {
+            Some(error) if code(error) == Some(406) => warn!(
+                source = %name, %error,
+                "the broker has ended the channel, and what was not acknowledged arrives again: a message may have \
+                 been held for longer than the broker's consumer_timeout"
+            ),
+            Some(error) => {
+                warn!(source = %name, %error, "the broker cannot be reached; what was not acknowledged arrives again");
+            }
+            None => warn!(source = %name, "the broker has ended the consumer: its queue is gone, or moves"),
+        }
+        self.settle.lose();
+        self.waiting.clear();
+        self.lost = self.session.take().and_then(|session| session.lane);
+    }
+
+    /// Takes deliveries that there is room for.
+    fn take(&mut self, room: &Room) -> Vec<Delivery> {
+        let (mut taken, mut bytes) = (Vec::new(), room.bytes);
+        while let Some(next) = self.waiting.front() {
+            let size = next.message.size();
+            let fits = size <= bytes || (taken.is_empty() && bytes > 0);
+            if taken.len() >= room.messages || !fits || room.closed.contains(&next.id.lane) {
+                break;
+            }
+            bytes = bytes.saturating_sub(size);
+            taken.extend(self.waiting.pop_front());
+        }
+        taken
+    }
+
+    /// Keeps everything that is here already.
+    async fn receive_arrived(&mut self) -> Result<()> {
+        while let Some(session) = &mut self.session
+            && !self.has_stopped
+            && let Some(arrived) = poll_immediate(session.consumer.next()).await
+        {
+            self.receive(arrived)?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Source for RabbitMqSource {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn capability(&self) -> Capability {
+        Capability {
+            acknowledges: Acknowledges::Each,
+            redelivers: true,
+            delays: false,
+            lease: None,
+            keeps_order: false,
+        }
+    }
+
+    fn settler(&self) -> Arc<dyn Settle> {
+        Arc::clone(&self.settle) as Arc<dyn Settle>
+    }
+
+    async fn next(&mut self, room: Room) -> Result<Event> {
+        loop {
+            self.receive_arrived().await?;
+            if let Some(lane) = self.lost.take() {
+                return Ok(Event::Lost { lanes: vec![lane] });
+            }
+            let taken = self.take(&room);
+            if !taken.is_empty() {
+                return Ok(Event::Deliveries(taken));
+            }
+            if self.has_stopped {
+                return pending().await;
+            }
+            match &mut self.session {
+                Some(session) => {
+                    let arrived = session.consumer.next().await;
+                    self.receive(arrived)?;
+                }
+                None => self.open(&room).await?,
+            }
+        }
+    }
+
+    async fn stop_reading(&mut self) {
+        if std::mem::replace(&mut self.has_stopped, true) {
+            return;
+        }
+        self.opening = None;
+        let Some(session) = &mut self.session else { return };
+        let arrived = session.cancel(&*self.runtime).await;
+        for delivery in arrived {
+            // A message of a stream is left alone.
+            let _ = self.keep(delivery);
+        }
+    }
+
+    async fn close(&mut self) -> Result<()> {
+        self.stop_reading().await;
+        for waiting in std::mem::take(&mut self.waiting) {
+            // An error means that the channel has ended, which gives it back.
+            let _ = self.settle.settle_one(waiting.id, Settlement::Retry(std::time::Duration::ZERO)).await;
+        }
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let closed = timeout(&*self.runtime, PATIENCE, session.close()).await;
+        self.settle.mark_closed();
+        match closed {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(unknown("the connection ended before it was closed").caused_by(error)),
+            None => Err(unknown("the broker does not confirm the end of the connection")),
+        }
+    }
+}
+
+impl Drop for RabbitMqSource {
+    fn drop(&mut self) {
+        self.settle.mark_closed();
+    }
+}
+
+impl fmt::Debug for RabbitMqSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqSource").field("name", &self.name).finish_non_exhaustive()
+    }
+}
