@@ -1,15 +1,18 @@
-//! The source suite on real servers of Kafka and NATS.
+//! The source suite on real servers of Kafka, NATS and RabbitMQ.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
+#[path = "../common/rabbitmq.rs"]
+mod common;
 mod kafka;
 mod nats;
+mod rabbitmq;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax_brokers::{KafkaSource, NatsSource};
+use hapax_brokers::{KafkaSource, NatsSource, RabbitMqSource};
 use hapax_core::Result;
 use hapax_core::broker::Source;
 use hapax_core::runtime::Tokio;
@@ -20,11 +23,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     serve_source(|url| Box::pin(open(url)));
-    source_main(&[kafka::backend(), nats::backend()])
+    source_main(&[kafka::backend(), nats::backend(), rabbitmq::classic(), rabbitmq::quorum()])
 }
 
 async fn open(url: String) -> Result<Box<dyn Source>> {
     let runtime = std::sync::Arc::new(Tokio::current());
+    if url.starts_with("amqp") {
+        return Ok(Box::new(RabbitMqSource::connect(url.parse()?, runtime).await?));
+    }
     if url.starts_with("nats") {
         return Ok(Box::new(NatsSource::connect(&url.parse()?, runtime).await?));
     }
