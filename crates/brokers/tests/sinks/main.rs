@@ -1,10 +1,13 @@
-//! The sink suite on real servers of Kafka and NATS.
+//! The sink suite on real servers of Kafka, NATS and RabbitMQ.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
+#[path = "../common/rabbitmq.rs"]
+mod common;
 mod kafka;
 mod nats;
+mod rabbitmq;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,5 +18,5 @@ use hapax_testkit::sink_main;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    sink_main(&[kafka::backend(), nats::backend()])
+    sink_main(&[kafka::backend(), nats::backend(), rabbitmq::classic(), rabbitmq::quorum()])
 }

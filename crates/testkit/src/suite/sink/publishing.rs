@@ -42,7 +42,7 @@ pub(super) async fn an_event_arrives_as_it_was_emitted(world: &SinkWorld) {
     assert_eq!((one("idempotency-key"), one("content-type")), (id.clone(), "application/octet-stream".into()));
     let attribute = |name: &str| {
         let has = |prefix: &&str| arrived.headers.all(&format!("{prefix}{name}")).next().is_some();
-        let prefix = ["ce-", "ce_"].into_iter().find(has);
+        let prefix = ["ce-", "ce_", "cloudEvents:"].into_iter().find(has);
         one(&format!("{}{name}", prefix.unwrap_or_else(|| panic!("no {name} in {:?}", arrived.headers))))
     };
     assert_eq!((attribute("id"), attribute("specversion")), (id, "1.0".into()));
