@@ -37,6 +37,7 @@ use self::message::{DeliveryReader, is_of_stream};
 use self::session::{ConsumerItem, QueueSession, SessionStart};
 use self::settle::RabbitMqSettle;
 pub use self::sink::{RabbitMqSink, RabbitMqSinkConfig};
+use self::url::MessageOrder;
 pub use self::url::RabbitMqUrl;
 use crate::errors::{unknown, unusable};
 
@@ -96,7 +97,8 @@ impl RabbitMqSource {
     pub async fn connect(url: RabbitMqUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let first = connect::connect(&url.url, 0, &*runtime).await?;
         count_ready(&first, url.queue(), &*runtime).await?;
-        let settle = Arc::new(RabbitMqSettle::new(url.queue().into(), Arc::clone(&runtime)));
+        let is_ordered = url.order != MessageOrder::None;
+        let settle = Arc::new(RabbitMqSettle::new(url.queue().into(), is_ordered, Arc::clone(&runtime)));
         Ok(Self {
             name: format!("amqp/{}/{}", url.virtual_host(), url.queue()).into(),
             reader: DeliveryReader::new(&url),

@@ -21,6 +21,8 @@ use crate::errors::{invalid, not_applied, unknown};
 /// Settles the deliveries of a source.
 pub(super) struct RabbitMqSettle {
     queue: Arc<str>,
+    /// Whether messages have an order.
+    is_ordered: bool,
     state: Mutex<SettleState>,
     runtime: Arc<dyn Runtime>,
 }
@@ -36,8 +38,8 @@ struct SettleState {
 }
 
 impl RabbitMqSettle {
-    pub(super) fn new(queue: Arc<str>, runtime: Arc<dyn Runtime>) -> Self {
-        Self { queue, state: Mutex::default(), runtime }
+    pub(super) fn new(queue: Arc<str>, is_ordered: bool, runtime: Arc<dyn Runtime>) -> Self {
+        Self { queue, is_ordered, state: Mutex::default(), runtime }
     }
 
     /// A channel has begun. Returns the lane of its deliveries.
@@ -87,6 +89,11 @@ impl RabbitMqSettle {
             Settlement::UpTo => return Err(invalid("deliveries of RabbitMQ are acknowledged one by one")),
         }
         let Some(acker) = self.take(&id)? else { return Ok(()) };
+        if settlement != Settlement::Ack && self.is_ordered {
+            // Another consumer would get what is given back one by one in that order. At the end of the channel, which
+            // is near, the broker puts all back in the order of the queue.
+            return Ok(());
+        }
         let settled = match settlement == Settlement::Ack {
             true => acker.ack(BasicAckOptions { multiple: false }).await,
             false => acker.nack(BasicNackOptions { multiple: false, requeue: true }).await,
