@@ -9,6 +9,8 @@ mod kafka;
 mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "sqlite")]

@@ -134,7 +134,7 @@ mod tests {
             ("sqlite://orders.db?queue={other}", "{topic}"),
             ("nats://relay:secret@nats.example/orders?durable=billing", "durable"),
             ("http://shop.example/hooks", "https://"),
-            ("amqp://rabbit.example", "there is no sink for the scheme"),
+            ("gopher://broker.example", "there is no sink for the scheme"),
         ] {
             let error = format!("{:#}", url.parse::<SinkUrl>().unwrap_err());
             assert!(error.contains(remedy) && !error.contains("secret"), "{url}: {error}");

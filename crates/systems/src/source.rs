@@ -20,6 +20,11 @@ pub(crate) trait NamedSource: fmt::Debug + Send + Sync {
     /// As [`SourceUrl::ordered_by_header`].
     fn ordered_by_header(&self, name: &str) -> Result<Arc<dyn NamedSource>>;
 
+    /// As [`SourceUrl::refuse_parking`].
+    fn refuse_parking(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// As [`SourceUrl::open`].
     async fn open(&self, runtime: Arc<dyn Runtime>, lease: Duration) -> hapax::Result<Box<dyn Source>>;
 
@@ -52,6 +57,14 @@ impl SourceUrl {
     /// If the source has ordering keys of its own.
     pub fn ordered_by_header(&self, name: &str) -> Result<Self> {
         self.0.ordered_by_header(name).map(Self)
+    }
+
+    /// Refuses a worker that holds the later messages of an ordering key after a dead letter.
+    ///
+    /// # Errors
+    /// The error says why the source does not allow it.
+    pub fn refuse_parking(&self) -> Result<()> {
+        self.0.refuse_parking()
     }
 
     /// Opens the source. `lease` is how long a delivered message belongs to this worker without an extension, where the
@@ -99,7 +112,7 @@ mod tests {
             ("sqlite://?queue=orders", "?queue=NAME"),
             ("sqlite://shop.db?queue=", "?queue=NAME"),
             ("nats://worker:secret@nats.example/orders", "durable"),
-            ("amqp://rabbit.example", "there is no source for the scheme"),
+            ("gopher://broker.example", "there is no source for the scheme"),
         ] {
             let error = format!("{:#}", url.parse::<SourceUrl>().unwrap_err());
             assert!(error.contains(remedy) && !error.contains("secret"), "{url}: {error}");

@@ -80,6 +80,7 @@ macro_rules! systems {
 systems! {
     "Kafka" Broker kafka feature "kafka" schemes ["kafka"];
     "NATS" Broker nats feature "nats" schemes ["nats"];
+    "RabbitMQ" Broker rabbitmq feature "rabbitmq" schemes ["amqp", "amqps"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
@@ -199,6 +200,6 @@ mod tests {
                 assert!(error.is_none_or(|error| error.contains(row.feature.unwrap())), "{scheme}");
             }
         }
-        assert!(not_built_in("memory").is_none() && not_built_in("amqp").is_none());
+        assert!(not_built_in("memory").is_none() && not_built_in("gopher").is_none());
     }
 }

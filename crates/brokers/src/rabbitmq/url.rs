@@ -155,6 +155,13 @@ fn order(rule: Option<&str>) -> Result<MessageOrder> {
 }
 
 impl RabbitMqUrl {
+    /// Orders messages by the value of a header: those with the same value are processed one after the other.
+    #[must_use]
+    pub fn ordered_by_header(mut self, name: &str) -> Self {
+        self.order = MessageOrder::Header(name.to_owned());
+        self
+    }
+
     /// The name of the queue.
     pub fn queue(&self) -> &str {
         self.url.parameter("queue").unwrap_or_default()
@@ -210,5 +217,6 @@ mod tests {
         let url: RabbitMqUrl = "amqps://a/%2Fown?queue=q&order=header:Account&delivery-limit=0".parse().unwrap();
         assert_eq!((url.virtual_host(), url.delivery_limit), ("/own", None));
         assert_eq!((url.order.clone(), url.url.hosts()[0].port), (MessageOrder::Header("Account".into()), 5671));
+        assert_eq!(url.ordered_by_header("Other").order, MessageOrder::Header("Other".into()));
     }
 }

@@ -98,7 +98,7 @@ fn a_run_on_servers_needs_a_store_a_database_and_a_broker() {
     for (database, broker, why) in [
         ("postgres://127.0.0.1:1/x?sslmode=require", broker, "connects without TLS"),
         ("sqlite:///tmp/x.db", broker, "postgres://HOST/DATABASE"),
-        (database, "amqp://127.0.0.1", "no broker for the scheme"),
+        (database, "gopher://127.0.0.1", "no broker for the scheme"),
         (database, "nats://127.0.0.1/stream", "streams of its own"),
     ] {
         let (output, text) = demo(&["--store", store, "--database", database, "--broker", broker]);

@@ -395,7 +395,7 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
     );
     for (flags, remedy) in [
         (&[][..], "sink is missing: give --sink URL"),
-        (&["--sink", "amqp://broker"], "there is no sink for the scheme"),
+        (&["--sink", "gopher://broker"], "there is no sink for the scheme"),
         (&["--sink", "http://a.example/hook"], "write https://"),
         (&["--sink", "https://a.example/hook"], "add --webhook-secret-file FILE"),
         (&["--sink", "https://a.example/hook", "--config", &config], "hapax.toml:1: with --sink, no endpoint"),

@@ -9,6 +9,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         #[cfg(feature = "kafka")]
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_kafka", "kafka", on_kafka),
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_nats", "nats", on_nats),
+        #[cfg(feature = "rabbitmq")]
+        servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_rabbitmq", "rabbitmq", on_rabbitmq),
     ]
 }
 
@@ -19,6 +21,11 @@ async fn on_kafka() {
 
 async fn on_nats() {
     audit_holds(&NatsServer::shared().await.unwrap().url()).await;
+}
+
+#[cfg(feature = "rabbitmq")]
+async fn on_rabbitmq() {
+    audit_holds(&servers::RabbitMqServer::shared().await.unwrap().url()).await;
 }
 
 async fn audit_holds(broker: &str) {

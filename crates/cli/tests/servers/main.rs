@@ -26,6 +26,8 @@ mod outbox;
 mod outbox_commands;
 mod packaging;
 mod postgres;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "kafka")]
 #[path = "../it/raw_http.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         shell_blocks::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
+        #[cfg(feature = "rabbitmq")]
+        rabbitmq::tests(),
     ];
     servers::main(tests.into_iter().flatten().collect::<Vec<_>>())
 }

@@ -28,19 +28,19 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// A database with an outbox.
-struct Shop {
+pub(crate) struct Shop {
     schema: PostgresSchema,
 }
 
 impl Shop {
-    async fn create() -> Self {
+    pub(crate) async fn create() -> Self {
         let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
         PostgresTables::connect(&schema.url().parse().unwrap()).unwrap().create().await.unwrap();
         Self { schema }
     }
 
     /// Emits an event for each of these numbers, under twenty keys.
-    async fn emit(&self, numbers: std::ops::RangeInclusive<i32>) {
+    pub(crate) async fn emit(&self, numbers: std::ops::RangeInclusive<i32>) {
         let sql = format!(
             "select {}.hapax_emit('accounts', null, null, 'paid', convert_to(n::text, 'UTF8'), \
              okey => convert_to((n % 20)::text, 'UTF8')) from generate_series($1::integer, $2::integer) n",
@@ -49,12 +49,12 @@ impl Shop {
         self.schema.admin().query(&sql, &[numbers.start(), numbers.end()]).await.unwrap();
     }
 
-    async fn published(&self) -> i64 {
+    pub(crate) async fn published(&self) -> i64 {
         let sql = format!("select count(*) from {}.hapax_outbox where state = 1", self.schema.name());
         self.schema.admin().query_one(&sql, &[]).await.unwrap().get(0)
     }
 
-    fn relay_to(&self, sink: &str, template: &str) -> RunningWorker {
+    pub(crate) fn relay_to(&self, sink: &str, template: &str) -> RunningWorker {
         let mut relay: Command = hapax();
         relay.args(["relay", "--database", &self.schema.url(), "--lease", "1s", "--sink", sink]);
         relay.args(["--topic-template", template, "--admin", &free_address().to_string()]);

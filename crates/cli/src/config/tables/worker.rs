@@ -30,8 +30,9 @@ pub(crate) const TABLE: &str = "worker";
 pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "source", "HAPAX_SOURCE").value("URL").help("Where messages come from: {sources}").details(
         "Workers with the same group, durable or queue share the messages. Secrets are best in files that the URL \
-             names: password-file=PATH with a user for Kafka and NATS; token-file, nkey-file or creds-file for NATS. \
-             sasl=scram-sha-512 and others are for Kafka; tls=yes, ca, cert and key for both.",
+             names: password-file=PATH with a user for Kafka, NATS and RabbitMQ; token-file, nkey-file or \
+             creds-file for NATS. sasl=scram-sha-512 and others are for Kafka. TLS: tls=yes for Kafka and NATS, \
+             amqps:// for RabbitMQ; ca, cert and key for all.",
     ),
     SettingSpec::new(TABLE, "target", "HAPAX_TARGET")
         .value("URL")
@@ -76,11 +77,12 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("Where dead letters go: a store, a database, or a broker [default: as --store]")
         .details(
             "A broker, written as for --sink of a relay, publishes them to the topic dead-letters, or to the one of \
-             the path, for consumers of your own: `hapax dead` cannot list or redrive them.",
+             the path, for consumers of your own: `hapax dead` cannot list or redrive them. RabbitMQ gets them under \
+             the routing key dead-letters.",
         ),
     SettingSpec::new(TABLE, "dead-letter-topic", "HAPAX_DEAD_LETTER_TOPIC")
         .value("TEMPLATE")
-        .help("The topic or subject of dead letters at a broker, for instance {namespace}.{topic} [default: {topic}]")
+        .help("The topic, subject or routing key of dead letters, such as {namespace}.{topic} [default: {topic}]")
         .details(
             "{topic} stands for dead-letters, and {namespace} for that of the worker. This setting wins over the path \
              of --dead-letter.",
@@ -93,7 +95,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
             "park: they wait until `hapax dead redrive` has had its effect, or `hapax dead drop` has removed the \
              letter. The worker holds messages that wait. On Kafka, 10,000 of them stop their partition; on NATS, the \
              consumer's max_ack_pending of them stop the stream; 64 MiB of them stop the worker. It needs dead letters \
-             in PostgreSQL or SQLite.",
+             in PostgreSQL or SQLite. It is not for RabbitMQ.",
         ),
     SettingSpec::new(TABLE, "key", "HAPAX_KEY")
         .value("RULE")
@@ -115,7 +117,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "order", "HAPAX_ORDER")
         .value("RULE")
         .default("source")
-        .help("What orders messages: source, or header:NAME for a source without ordering keys (NATS)")
+        .help("What orders messages: source, or header:NAME for a source without ordering keys (NATS, RabbitMQ)")
         .details(
             "Messages with one ordering key are processed one after the other. Kafka has the key of a record, and the \
              SQLite queue a column. Without an ordering key, messages are processed in any order.",
@@ -230,6 +232,9 @@ impl WorkerConfig {
         let parks = values.one("on-dead", parse::is_park)?;
         if parks && !dead_letter.can_park() {
             return Err(values.wrong("on-dead", "park needs dead letters in PostgreSQL or SQLite: see --dead-letter"));
+        }
+        if parks {
+            source.refuse_parking().map_err(|error| values.wrong("on-dead", error))?;
         }
         let target = target(&values)?;
         let gate = gate_settings(&values, &target)?;
