@@ -96,8 +96,14 @@ impl RabbitMqSink {
         Ok(live)
     }
 
+    /// Carries out a step of a publication that must end by then.
+    async fn by<T>(&self, until: Duration, step: impl Future<Output = T> + Send) -> Option<T> {
+        timeout(&*self.runtime, until.saturating_sub(self.runtime.boottime_now()), step).await
+    }
+
     async fn send(&self, event: &OutgoingEvent) -> Published {
-        let live = match timeout(&*self.runtime, self.config.timeout, self.live()).await {
+        let until = self.runtime.boottime_now() + self.config.timeout;
+        let live = match self.by(until, self.live()).await {
             Some(Ok(live)) => live,
             Some(Err(error)) => return not_published(error), // P3
             None => return not_published(not_applied("the broker cannot be reached in time")),
@@ -114,9 +120,17 @@ impl RabbitMqSink {
         if live.connection.status().blocked() {
             return not_published(not_applied("the broker takes no events now: its memory or its disk is full")); // P2
         }
-        let target = message.routing_key.clone();
-        let published = timeout(&*self.runtime, self.config.timeout, live.publish(event, message)).await;
-        published.unwrap_or_else(|| outcome::silent(&format!("`{target}`")))
+        let channel = match self.by(until, live.channel()).await {
+            Some(Ok(channel)) => channel,
+            Some(Err(error)) => return not_published(error), // P3
+            None => return not_published(not_applied("the broker gives no channel in time")),
+        };
+        let target = message.target();
+        let published = self.by(until, channel.publish(event, message, &target)).await;
+        published.unwrap_or_else(|| {
+            channel.mark_silent();
+            outcome::silent(&target) // P9
+        })
     }
 }
 

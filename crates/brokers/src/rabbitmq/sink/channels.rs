@@ -3,7 +3,9 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use hapax_core::Result;
 use hapax_core::outbox::{OutgoingEvent, Published};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
@@ -26,8 +28,10 @@ pub(super) struct LiveConnection {
 }
 
 /// A channel on which the broker confirms events.
-struct PublishChannel {
+pub(super) struct PublishChannel {
     channel: Channel,
+    /// After a restart of the broker, a channel may never confirm an event again that a new one gets confirmed at once.
+    is_silent: AtomicBool,
     /// Locked while an event gets its number: the driver's numbers must have the order of the frames.
     unconfirmed: Mutex<UnconfirmedEvents>,
 }
@@ -38,36 +42,37 @@ impl LiveConnection {
     }
 
     /// A channel with room for one more.
-    async fn channel(&self) -> lapin::Result<Arc<PublishChannel>> {
+    ///
+    /// # Errors
+    /// `NotApplied` if the broker gives none.
+    pub(super) async fn channel(&self) -> Result<Arc<PublishChannel>> {
+        self.open_channel().await.map_err(|error| not_applied("the broker gives no channel").caused_by(error))
+    }
+
+    async fn open_channel(&self) -> lapin::Result<Arc<PublishChannel>> {
         let mut channels = self.channels.lock().await;
-        channels.retain(|channel| channel.channel.status().connected());
+        channels.retain(|channel| channel.channel.status().connected() && !channel.is_silent.load(Ordering::Relaxed));
         // The list has one reference, and each event in flight another one.
         if let Some(free) = channels.iter().find(|channel| Arc::strong_count(channel) <= PER_CHANNEL) {
             return Ok(Arc::clone(free));
         }
         let channel = self.connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let channel = Arc::new(PublishChannel { channel, unconfirmed: Mutex::default() });
+        let (is_silent, unconfirmed) = (AtomicBool::new(false), Mutex::default());
+        let channel = Arc::new(PublishChannel { channel, is_silent, unconfirmed });
         channels.push(Arc::clone(&channel));
         Ok(channel)
-    }
-
-    /// Sends an event, and waits for its confirmation.
-    pub(super) async fn publish(&self, event: &OutgoingEvent, message: OutgoingMessage) -> Published {
-        let target = match message.exchange.as_str() {
-            "" => format!("the queue `{}`", message.routing_key),
-            exchange => format!("`{}` at the exchange `{exchange}`", message.routing_key),
-        };
-        match self.channel().await {
-            Ok(channel) => channel.publish(event, message, &target).await,
-            // P3
-            Err(error) => not_published(not_applied("the broker gives no channel").caused_by(error)),
-        }
     }
 }
 
 impl PublishChannel {
-    async fn publish(&self, event: &OutgoingEvent, message: OutgoingMessage, target: &str) -> Published {
+    /// No further event is sent on this channel.
+    pub(super) fn mark_silent(&self) {
+        self.is_silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends an event, and waits for its confirmation.
+    pub(super) async fn publish(&self, event: &OutgoingEvent, message: OutgoingMessage, target: &str) -> Published {
         let (exchange, key) = (ShortString::from(message.exchange.as_str()), ShortString::from(message.routing_key));
         let options = BasicPublishOptions { mandatory: true, immediate: false };
         let mut sent = pin!(self.channel.basic_publish(exchange, key, options, &event.payload, message.properties));

@@ -22,6 +22,16 @@ pub(super) struct OutgoingMessage {
     pub(super) properties: BasicProperties,
 }
 
+impl OutgoingMessage {
+    /// Where it goes, for errors.
+    pub(super) fn target(&self) -> String {
+        match self.exchange.as_str() {
+            "" => format!("the queue `{}`", self.routing_key),
+            exchange => format!("`{}` at the exchange `{exchange}`", self.routing_key),
+        }
+    }
+}
+
 /// The message of an event, for a connection with frames of this size.
 ///
 /// # Errors
