@@ -98,6 +98,7 @@ impl Source for KafkaSource {
             delays: false,
             lease: None,
             keeps_order: false,
+            delivery_limit: None,
         }
     }
 

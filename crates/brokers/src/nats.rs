@@ -127,6 +127,7 @@ impl NatsSource {
             delays: true,
             lease: Some(BrokerLease { length: lease, longest: None }),
             keeps_order: false,
+            delivery_limit: None,
         };
         let name = format!("nats/{}/{}", url.stream(), url.durable()).into();
         Ok(Self {

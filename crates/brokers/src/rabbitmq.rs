@@ -7,11 +7,13 @@
 //! session.rs  a connection, a channel and a consumer, which end together
 //! message.rs  from a message of AMQP to a delivery
 //! settle.rs   acknowledgements
+//! pause.rs    what happens while the worker pauses: the rows of pauses.md
 //! sink.rs     the other direction: publishes events
 //! ```
 
 mod connect;
 mod message;
+mod pause;
 mod session;
 mod settle;
 mod sink;
@@ -22,18 +24,20 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, poll_immediate};
 use hapax_core::Result;
-use hapax_core::broker::{Acknowledges, Capability, Delivery, Event, Lane, Room, Settle, Settlement, Source};
+use hapax_core::broker::{Acknowledges, Capability, Delivery, Event, Lane, Pause, Room, Settle, Settlement, Source};
 use hapax_core::runtime::{Runtime, timeout};
 use lapin::Connection;
 use tracing::{info, warn};
 
 use self::connect::{PATIENCE, code, count_ready};
 use self::message::{DeliveryReader, is_of_stream};
+use self::pause::{SourceStep, WorkerPauses};
 use self::session::{ConsumerItem, QueueSession, SessionStart};
 use self::settle::RabbitMqSettle;
 pub use self::sink::{RabbitMqSink, RabbitMqSinkConfig};
@@ -51,7 +55,12 @@ const PREFETCH: u16 = 256;
 ///
 /// A quorum queue counts deliveries, also of messages that were only sent in advance, and drops a message after
 /// `delivery-limit` of them unless it has a dead-letter exchange. Two deliveries before, the message becomes a dead
-/// letter of the worker, with the reason `unreadable`.
+/// letter of the worker, with the reason `deliveries-exhausted`.
+///
+/// During a pause of the worker that is longer than a tenth of `consumer-timeout`, the source gives all messages back
+/// once. It takes nothing more until the pause ends, and then one message at a time until one is processed.
+///
+/// Do not let messages of a key wait for a redrive of its dead letter: they would fill the prefetch and stop the queue.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
@@ -71,8 +80,11 @@ pub struct RabbitMqSource {
     session: Option<QueueSession>,
     /// A session that is being opened. It goes on when `next` is dropped.
     opening: Option<BoxFuture<'static, Result<QueueSession>>>,
-    /// The connection with which the source began.
-    first: Option<Connection>,
+    /// A channel that is being ended.
+    ending: Option<BoxFuture<'static, ()>>,
+    /// A connection without a consumer.
+    idle: Option<Arc<Connection>>,
+    pauses: WorkerPauses,
     /// The number of failed attempts to connect in a row.
     failures: usize,
     /// Messages that arrived and found no room yet.
@@ -98,6 +110,7 @@ impl RabbitMqSource {
         let first = connect::connect(&url.url, 0, &*runtime).await?;
         count_ready(&first, url.queue(), &*runtime).await?;
         let is_ordered = url.order != MessageOrder::None;
+        let pauses = WorkerPauses::new(url.consumer_timeout);
         let settle = Arc::new(RabbitMqSettle::new(url.queue().into(), is_ordered, Arc::clone(&runtime)));
         Ok(Self {
             name: format!("amqp/{}/{}", url.virtual_host(), url.queue()).into(),
@@ -105,7 +118,9 @@ impl RabbitMqSource {
             url: Arc::new(url),
             session: None,
             opening: None,
-            first: Some(first),
+            ending: None,
+            idle: Some(Arc::new(first)),
+            pauses,
             failures: 0,
             waiting: VecDeque::new(),
             lost: None,
@@ -115,16 +130,17 @@ impl RabbitMqSource {
         })
     }
 
-    /// Begins to consume.
-    async fn open(&mut self, room: &Room) -> Result<()> {
+    /// Begins to consume. A probe takes one message at a time.
+    async fn open(&mut self, room: &Room, is_probe: bool) -> Result<()> {
         if self.opening.is_none() {
             let of_room = u16::try_from(room.messages).unwrap_or(u16::MAX);
             let of_room = if of_room == 0 { PREFETCH } else { of_room };
             let start = SessionStart {
                 url: Arc::clone(&self.url),
                 first_host: self.failures,
-                connection: self.first.take(),
-                prefetch: self.url.prefetch.unwrap_or(of_room),
+                connection: self.idle.take(),
+                prefetch: if is_probe { 1 } else { self.url.prefetch.unwrap_or(of_room) },
+                is_probe,
                 runtime: Arc::clone(&self.runtime),
             };
             self.opening = Some(Box::pin(start.open()));
@@ -166,6 +182,12 @@ impl RabbitMqSource {
                 self.url.queue()
             )));
         }
+        let is_probe = self.session.as_ref().is_some_and(|session| session.opened.is_probe);
+        if is_probe && self.pauses.is_over() && !self.settle.has_open() {
+            // The pause is over. This message is the first one of the next channel.
+            self.give_back();
+            return Ok(());
+        }
         self.settle.arrived(delivery.delivery_tag, delivery.acker.clone());
         self.waiting.push_back(self.reader.read(&lane, delivery));
         Ok(())
@@ -188,6 +210,44 @@ impl RabbitMqSource {
         self.settle.lose();
         self.waiting.clear();
         self.lost = self.session.take().and_then(|session| session.lane);
+    }
+
+    /// Gives everything back to the queue, in its order, by the end of the channel.
+    fn give_back(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        self.settle.lose();
+        self.waiting.clear();
+        self.idle = Some(Arc::clone(&session.connection));
+        self.lost.clone_from(&session.lane);
+        self.ending = Some(Box::pin(async move {
+            // An error means that it has ended.
+            let _ = session.end_channel().await;
+        }));
+    }
+
+    fn step(&self) -> SourceStep {
+        let opened = self.session.as_ref().map(|session| session.opened);
+        self.pauses.step(opened, self.runtime.boottime_now())
+    }
+
+    /// Closes a connection that waits for the end of a pause.
+    async fn close_idle(&mut self) -> Result<()> {
+        self.settle.mark_closed();
+        if let Some(connection) = self.idle.take() {
+            // An error means that it has ended.
+            let _ = timeout(&*self.runtime, PATIENCE, connection.close(200, "the worker stops".into())).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next message, at most until this time.
+    async fn consume(&mut self, until: Option<Duration>) -> Result<()> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let arrived = match until.map(|until| until.saturating_sub(self.runtime.boottime_now())) {
+            Some(time) => timeout(&*self.runtime, time, session.consumer.next()).await,
+            None => Some(session.consumer.next().await),
+        };
+        arrived.map_or(Ok(()), |arrived| self.receive(arrived))
     }
 
     /// Takes deliveries that there is room for.
@@ -230,6 +290,7 @@ impl Source for RabbitMqSource {
             delays: false,
             lease: None,
             keeps_order: false,
+            delivery_limit: self.url.delivery_limit,
         }
     }
 
@@ -240,8 +301,16 @@ impl Source for RabbitMqSource {
     async fn next(&mut self, room: Room) -> Result<Event> {
         loop {
             self.receive_arrived().await?;
+            if !self.has_stopped && self.step() == SourceStep::GiveBack {
+                info!(source = %self.name, "the worker pauses for long, or goes on after that; its messages go back to the queue");
+                self.give_back();
+            }
             if let Some(lane) = self.lost.take() {
                 return Ok(Event::Lost { lanes: vec![lane] });
+            }
+            if let Some(ending) = &mut self.ending {
+                timeout(&*self.runtime, PATIENCE, ending).await;
+                self.ending = None;
             }
             let taken = self.take(&room);
             if !taken.is_empty() {
@@ -250,14 +319,19 @@ impl Source for RabbitMqSource {
             if self.has_stopped {
                 return pending().await;
             }
-            match &mut self.session {
-                Some(session) => {
-                    let arrived = session.consumer.next().await;
-                    self.receive(arrived)?;
+            match self.step() {
+                SourceStep::Consume { until } => self.consume(until).await?,
+                SourceStep::GiveBack => {}
+                SourceStep::Rest { until } => {
+                    self.runtime.sleep(until.saturating_sub(self.runtime.boottime_now())).await;
                 }
-                None => self.open(&room).await?,
+                SourceStep::Open { is_probe } => self.open(&room, is_probe).await?,
             }
         }
+    }
+
+    fn note_pause(&mut self, pause: Option<Pause>) {
+        self.pauses.note(pause, self.runtime.boottime_now());
     }
 
     async fn stop_reading(&mut self) {
@@ -277,9 +351,9 @@ impl Source for RabbitMqSource {
         self.stop_reading().await;
         for waiting in std::mem::take(&mut self.waiting) {
             // An error means that the channel has ended, which gives it back.
-            let _ = self.settle.settle_one(waiting.id, Settlement::Retry(std::time::Duration::ZERO)).await;
+            let _ = self.settle.settle_one(waiting.id, Settlement::Retry(Duration::ZERO)).await;
         }
-        let Some(session) = self.session.take() else { return Ok(()) };
+        let Some(session) = self.session.take() else { return self.close_idle().await };
         let closed = timeout(&*self.runtime, PATIENCE, session.close()).await;
         self.settle.mark_closed();
         match closed {

@@ -38,7 +38,7 @@
 //! |---|---|---|---|
 //! | Kafka | an own thread polls; no room or a closed lane pauses the partition, and polling goes on | `UpTo` notes the offset of the watermark plus one, which is committed every second; `leave` commits it inside the revoke callback, which waits for it | `Prefix`, no redelivery before a restart, no lease, no delay |
 //! | JetStream | pulls as many as there is room for | `Ack` is a double ack, `Extend` is in-progress, `Retry` is a nak with delay | `Each`, redelivers, lease `ack_wait`, delay |
-//! | AMQP | prefetch; no room stops reading from the channel | `Ack` for one tag, never `multiple`; the worker holds retries | `Each`, no `Retry`, no lease |
+//! | AMQP | prefetch; what arrives without room waits in the source | `Ack` for one tag, never `multiple`, and no broker confirms it: `Ok` means handed to the connection; `Retry` is a nack, so the worker waits first | `Each`, redelivers, no lease, no delay |
 //! | SQS | receives at most 10 | batches of 10: delete, change visibility; `Extend` stops 12 h after the receive | `Each`, redelivers, lease with a longest time, delay |
 //! | Pub/Sub | a stream; the source keeps the handlers of the driver, because a dropped one nacks | confirmed ack, modify deadline; `Retry` is deadline 0, so the worker waits first | `Each`, redelivers, lease, no delay |
 //! | SQLite queue | leases rows | deletes a row by its id and lease, moves the end of a lease | `Each`, redelivers, lease, delay, keeps order |
@@ -47,7 +47,7 @@
 //! |---|---|---|---|---|---|
 //! | Kafka | topic, partition, a number that grows with each assignment | offset | – | the record key | – |
 //! | JetStream | stream, 0, 1: a delivery outlives its connection | a counter | reply subject | a header, if one is chosen | delivery count |
-//! | AMQP | queue, 0, the number of the channel | delivery tag | – | – | – |
+//! | AMQP | queue, 0, the number of the channel | delivery tag | – | the routing key or a header, if one is chosen | `x-delivery-count` + 1 of quorum queues, from the second delivery on |
 //! | SQS | queue, 0, 0 | a counter | receipt handle | message group | receive count |
 //! | Pub/Sub | subscription, 0, the number of the stream | a counter | ack id | ordering key | delivery attempt, if dead-lettering is on |
 //! | SQLite queue | queue, 0, 0 | a counter | row id and lease | the column | the column |
@@ -71,4 +71,4 @@ pub use dead_store::{
 pub use message::{Coordinates, Headers, Message, Position};
 pub use process::{Job, Process, Verdict};
 pub use settle::{Settle, Settlement};
-pub use source::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Lane, Room, Source};
+pub use source::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Lane, Pause, Room, Source};

@@ -102,6 +102,11 @@ pub mod consume_a_topic {
     #![cfg_attr(all(feature = "kafka", feature = "postgres"), doc = include_str!("guide/consume_a_topic_kafka.md"))]
 }
 
+#[cfg(all(feature = "rabbitmq", feature = "tokio", feature = "worker"))]
+pub mod consume_a_queue {
+    #![doc = include_str!("guide/consume_a_queue.md")]
+}
+
 #[cfg(feature = "worker")]
 pub mod which_key {
     #![doc = include_str!("guide/which_key.md")]

@@ -53,6 +53,7 @@ impl MemoryBroker {
             delays: false,
             lease: None,
             keeps_order: false,
+            delivery_limit: None,
         };
         Self::with(runtime, capability, partitions)
     }
@@ -65,6 +66,7 @@ impl MemoryBroker {
             delays: true,
             lease: Some(BrokerLease { length: lease, longest: None }),
             keeps_order: false,
+            delivery_limit: None,
         };
         Self::queue(runtime, capability)
     }

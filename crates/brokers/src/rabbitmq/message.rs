@@ -16,22 +16,14 @@ const DELIVERY_COUNT: &str = "x-delivery-count";
 /// The header with the offset of a message in a stream.
 const STREAM_OFFSET: &str = "x-stream-offset";
 
-/// So many deliveries are left when a worker gives a message up. One more may be spent by a crash of the worker while
-/// it writes the dead letter.
-const SPARE: u32 = 2;
-
 /// Reads deliveries.
 pub(super) struct DeliveryReader {
     order: MessageOrder,
-    /// The delivery that becomes a dead letter.
-    last: Option<u32>,
-    limit: u32,
 }
 
 impl DeliveryReader {
     pub(super) fn new(url: &RabbitMqUrl) -> Self {
-        let limit = url.delivery_limit.unwrap_or_default();
-        Self { order: url.order.clone(), last: url.delivery_limit.map(|limit| limit - SPARE), limit }
+        Self { order: url.order.clone() }
     }
 
     /// The delivery. Its number is its tag.
@@ -51,20 +43,10 @@ impl DeliveryReader {
             coordinates: None,
             // The time in the properties is the producer's.
             timestamp: None,
-            damage: attempt.and_then(|attempt| self.given_up(attempt)),
+            damage: None,
         };
         let id = DeliveryId { lane: lane.clone(), number: arrived.delivery_tag, handle: Bytes::new() };
         Delivery { id, message: Arc::new(message), attempt, leased_until: None }
-    }
-
-    /// Why a message of this delivery becomes a dead letter: the queue is about to drop it.
-    fn given_up(&self, attempt: u32) -> Option<Arc<str>> {
-        let is_last = self.last.is_some_and(|last| attempt >= last);
-        let limit = self.limit;
-        is_last.then(|| {
-            format!("delivery {attempt} of the message, and its queue drops it after {limit}: see `delivery-limit`")
-                .into()
-        })
     }
 }
 
@@ -186,20 +168,14 @@ mod tests {
             [("Is", b"true"), ("List", b"a"), ("List", b"b"), ("Number", b"-5"), ("Order", b"o"), ("message-id", b"m")];
         assert_eq!(headers, expected);
         assert_eq!((delivery.id.number, delivery.message.ordering_key.as_deref()), (7, Some(&b"o"[..])));
-        assert_eq!((delivery.attempt, &delivery.message.damage), (None, &None), "a first delivery is not counted");
+        assert_eq!(delivery.attempt, None, "a first delivery is not counted");
         let by_key = read("&order=routing-key", &[]);
         assert_eq!(by_key.message.ordering_key.as_deref(), Some(&b"account-7"[..]));
     }
 
     #[test]
-    fn a_message_is_given_up_two_deliveries_before_its_queue_drops_it() {
-        let after = |parameters: &str, earlier: i64| {
-            let delivery = read(parameters, &[(DELIVERY_COUNT, AMQPValue::LongLongInt(earlier))]);
-            (delivery.attempt, delivery.message.damage.is_some())
-        };
-        assert_eq!(after("", 16), (Some(17), false));
-        assert_eq!(after("", 17), (Some(18), true));
-        assert_eq!(after("&delivery-limit=5", 2), (Some(3), true));
-        assert_eq!(after("&delivery-limit=0", 1000), (Some(1001), false));
+    fn a_quorum_queue_tells_the_number_of_the_delivery() {
+        let delivery = read("", &[(DELIVERY_COUNT, AMQPValue::LongLongInt(16))]);
+        assert_eq!(delivery.attempt, Some(17));
     }
 }

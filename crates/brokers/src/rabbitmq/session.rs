@@ -12,6 +12,7 @@ use lapin::{Channel, Connection, Consumer};
 
 use super::RabbitMqUrl;
 use super::connect::{self, PATIENCE, code, count_ready};
+use super::pause::OpenedChannel;
 use crate::errors::{not_applied, unusable};
 
 /// What a consumer gives next: a delivery, the end of its channel, or its own end.
@@ -24,6 +25,7 @@ pub(super) struct QueueSession {
     pub(super) consumer: Consumer,
     /// Given by the source.
     pub(super) lane: Option<Lane>,
+    pub(super) opened: OpenedChannel,
 }
 
 /// What is needed to consume.
@@ -32,8 +34,9 @@ pub(super) struct SessionStart {
     /// The host to begin with.
     pub(super) first_host: usize,
     /// A connection that is there.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<Arc<Connection>>,
     pub(super) prefetch: u16,
+    pub(super) is_probe: bool,
     pub(super) runtime: Arc<dyn Runtime>,
 }
 
@@ -44,7 +47,7 @@ impl SessionStart {
         let (queue, runtime) = (self.url.queue(), &*self.runtime);
         let connection = match self.connection {
             Some(connection) => connection,
-            None => connect::connect(&self.url.url, self.first_host, runtime).await?,
+            None => Arc::new(connect::connect(&self.url.url, self.first_host, runtime).await?),
         };
         // The queue may have been deleted meanwhile.
         count_ready(&connection, queue, runtime).await?;
@@ -56,7 +59,8 @@ impl SessionStart {
             }
             _ => not_applied(format!("cannot consume the queue `{queue}`")).caused_by(error),
         })?;
-        Ok(QueueSession { connection: Arc::new(connection), channel, consumer, lane: None })
+        let opened = OpenedChannel { at: runtime.boottime_now(), is_probe: self.is_probe };
+        Ok(QueueSession { connection, channel, consumer, lane: None, opened })
     }
 }
 
@@ -84,9 +88,14 @@ impl QueueSession {
         arrived
     }
 
-    /// Ends the channel and the connection, after what was sent on them.
+    /// Ends the channel, after what was sent on it. The broker puts what is not acknowledged back into the queue.
+    pub(super) async fn end_channel(&self) -> lapin::Result<()> {
+        self.channel.close(200, "messages go back".into()).await
+    }
+
+    /// Ends the channel and the connection.
     pub(super) async fn close(&self) -> lapin::Result<()> {
-        self.channel.close(200, "the worker stops".into()).await?;
+        self.end_channel().await?;
         self.connection.close(200, "the worker stops".into()).await
     }
 }

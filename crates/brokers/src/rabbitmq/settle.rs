@@ -63,6 +63,11 @@ impl RabbitMqSettle {
         self.state.lock().open.insert(tag, acker);
     }
 
+    /// Whether a delivery of the present channel is not settled.
+    pub(super) fn has_open(&self) -> bool {
+        !self.state.lock().open.is_empty()
+    }
+
     pub(super) fn mark_closed(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;

@@ -149,7 +149,9 @@ fn said(output: &Output) -> String {
 
 /// A command must be accepted. It may fail at servers that are not here, but only then.
 fn run_command(line: &str, directory: &Path) -> Result<(), Failed> {
-    if line.contains("kafka://") && !cfg!(feature = "kafka") {
+    if (line.contains("kafka://") && !cfg!(feature = "kafka"))
+        || (line.contains("amqp://") && !cfg!(feature = "rabbitmq"))
+    {
         return Ok(());
     }
     let output = bash(&format!("exec timeout --preserve-status -s TERM -k 30 {SERVES_FOR} {line}"), directory)?;

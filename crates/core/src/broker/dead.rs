@@ -114,11 +114,13 @@ pub enum DeadReason {
     RecordDamaged,
     /// The message cannot be read: its [`damage`](Message::damage) tells why.
     Unreadable,
+    /// The broker has delivered the message so often that it would soon drop it.
+    DeliveriesExhausted,
 }
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::CallerUnknown,
@@ -130,6 +132,7 @@ impl DeadReason {
         Self::Done,
         Self::RecordDamaged,
         Self::Unreadable,
+        Self::DeliveriesExhausted,
     ];
 
     /// The name that operators and metrics see.
@@ -146,6 +149,7 @@ impl DeadReason {
             Self::Done => "done",
             Self::RecordDamaged => "record-damaged",
             Self::Unreadable => "unreadable",
+            Self::DeliveriesExhausted => "deliveries-exhausted",
         }
     }
 

@@ -48,6 +48,13 @@ pub trait Source: fmt::Debug + Send + 'static {
     /// Safe to drop.
     async fn stop_reading(&mut self) {}
 
+    /// Notes the pause of the worker, which starts nothing meanwhile. None: it does not pause. The worker calls it before
+    /// each call of [`Source::next`].
+    ///
+    /// Does nothing unless a broker limits how long a worker may hold messages. Such a source gives them back during a
+    /// long pause, reports their lanes as [lost](Event::Lost), and takes nothing until the pause ends.
+    fn note_pause(&mut self, _pause: Option<Pause>) {}
+
     /// Leaves the group and closes the connection. The worker calls it after the last settlement. It acknowledges
     /// nothing.
     ///
@@ -65,6 +72,16 @@ pub struct Room {
     pub bytes: usize,
     /// Lanes that are full. `next` returns none of their deliveries.
     pub closed: Arc<BTreeSet<Lane>>,
+}
+
+/// A pause of a worker, on the boot-time clock of its runtime. A pause that begins before a job has ended otherwise goes
+/// on the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// When the first of these pauses began.
+    pub since: Duration,
+    /// When the worker tries again. It may be past: then the end of the pause shows at the end of the next job.
+    pub until: Duration,
 }
 
 /// What a source reports.
@@ -157,6 +174,9 @@ pub struct Capability {
     /// Whether the source delivers a message only when no earlier one of its ordering key is undecided. Otherwise the
     /// worker keeps the order, and holds a failed message with an ordering key instead of giving it back.
     pub keeps_order: bool,
+    /// After how many deliveries the broker drops a message. The worker writes a dead letter before, as row D2 of
+    /// [`rules`](crate::worker::rules#the-rows) says. None: the broker drops none.
+    pub delivery_limit: Option<u32>,
 }
 
 /// What an acknowledgement covers.

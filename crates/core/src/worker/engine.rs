@@ -112,6 +112,8 @@ pub(super) struct Engine {
     ready_since: Option<Duration>,
     /// Nothing starts before.
     paused_until: Duration,
+    /// When the first pause began after which no job has ended otherwise.
+    paused_since: Option<Duration>,
     /// The number of failures of the source in a row.
     source_failures: u32,
     /// When the source is asked again after a failure.
@@ -168,6 +170,7 @@ impl Engine {
             batches: 0,
             ready_since: None,
             paused_until: Duration::ZERO,
+            paused_since: None,
             source_failures: 0,
             source_due: Duration::ZERO,
             measured_at: None,
@@ -196,6 +199,7 @@ impl Engine {
             if self.has_ended() {
                 break;
             }
+            source.note_pause(self.pause());
             match self.wait(&mut *source, &mut inbox, shutdown.as_mut()).await {
                 EngineInput::Source(event) => self.take_event(event),
                 EngineInput::Report(report) => report.into_iter().for_each(|report| self.note(report)),

@@ -159,7 +159,14 @@ pub(super) fn lane() -> Lane {
 
 /// What this source does with letters, whatever the source of messages can do.
 pub(super) fn capability() -> Capability {
-    Capability { acknowledges: Acknowledges::Each, redelivers: true, delays: true, lease: None, keeps_order: false }
+    Capability {
+        acknowledges: Acknowledges::Each,
+        redelivers: true,
+        delays: true,
+        lease: None,
+        keeps_order: false,
+        delivery_limit: None,
+    }
 }
 
 #[async_trait]

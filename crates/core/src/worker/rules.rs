@@ -1,4 +1,4 @@
-//! Every decision about the end of a job, pure. The rows are numbered in [`rows.md`](self#the-rows).
+//! Every decision about a message and the end of its job, pure. The rows are numbered in [`rows.md`](self#the-rows).
 #![doc = include_str!("rows.md")]
 
 use std::time::Duration;
@@ -58,6 +58,21 @@ pub fn action(ended: &EndedJob, capability: &Capability, max_panics: u32) -> Del
         None if ended.jobs > 1 => DeliveryAction::Alone, // A6
         None if ended.panics < max_panics => DeliveryAction::Hold(backoff(ended.panics)), // A7
         None => DeliveryAction::Bury { reason: DeadReason::OutcomeUnknown, attempts: ended.panics }, // A8
+    }
+}
+
+/// So many deliveries are left when a worker gives a message up. A crash while it writes the dead letter spends one.
+const SPARE_DELIVERIES: u32 = 2;
+
+/// Why a message whose turn has come becomes a dead letter instead of running. None: it runs. `unidentified` is why it
+/// has no usable key.
+pub fn refusal(unidentified: Option<DeadReason>, attempt: Option<u32>, capability: &Capability) -> Option<DeadReason> {
+    let last = capability.delivery_limit.map(|limit| limit.saturating_sub(SPARE_DELIVERIES));
+    let is_last = last.zip(attempt).is_some_and(|(last, attempt)| attempt >= last);
+    match unidentified {
+        Some(reason) => Some(reason),                             // D1
+        None if is_last => Some(DeadReason::DeliveriesExhausted), // D2
+        None => None,                                             // D3
     }
 }
 

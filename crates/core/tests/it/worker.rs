@@ -5,6 +5,7 @@ mod burials;
 mod engine;
 mod identity;
 mod parking;
+mod pausing;
 mod redrive;
 mod reopen;
 mod rows;

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         delays: true,
         lease: lease(None),
         keeps_order: false,
+        delivery_limit: None,
     };
     let ordered = Capability { keeps_order: true, ..plain };
     let at_once = Capability { delays: false, ..plain };

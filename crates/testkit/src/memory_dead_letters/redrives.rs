@@ -32,6 +32,7 @@ impl Source for Redrives {
             delays: false,
             lease: None,
             keeps_order: false,
+            delivery_limit: None,
         }
     }
 

@@ -103,6 +103,7 @@ pub(super) struct SentCapability {
     delays: bool,
     lease: Option<(Duration, Option<Duration>)>,
     keeps_order: bool,
+    delivery_limit: Option<u32>,
 }
 
 /// The name of the kind, and the text with all causes.
@@ -237,6 +238,7 @@ impl From<Capability> for SentCapability {
             delays: capability.delays,
             lease: capability.lease.map(|lease| (lease.length, lease.longest)),
             keeps_order: capability.keeps_order,
+            delivery_limit: capability.delivery_limit,
         }
     }
 }
@@ -249,6 +251,7 @@ impl From<SentCapability> for Capability {
             delays: sent.delays,
             lease: sent.lease.map(|(length, longest)| BrokerLease { length, longest }),
             keeps_order: sent.keeps_order,
+            delivery_limit: sent.delivery_limit,
         }
     }
 }

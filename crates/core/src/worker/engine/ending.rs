@@ -82,6 +82,10 @@ impl Engine {
         };
         let ended = EndedJob { verdict, jobs, panics, has_order };
         let action = rules::action(&ended, &capability, self.settings.max_panics);
+        // A job that began before the pause tells nothing about it.
+        if self.paused_until <= now && !matches!(action, DeliveryAction::PauseAll(_)) {
+            self.paused_since = None;
+        }
         let is_revoked = self.is_revoked(number);
         match action {
             DeliveryAction::Finish => self.finish(number),
@@ -103,6 +107,7 @@ impl Engine {
                     telemetry::worker_pauses(&self.name, after);
                 }
                 self.paused_until = self.paused_until.max(now + after);
+                self.paused_since.get_or_insert(now);
                 self.order.delay(number, now + after);
             }
             DeliveryAction::Alone => {

@@ -14,8 +14,10 @@ use crate::runtime::timeout;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
 use crate::worker::burials::Burial;
-use crate::worker::engine::Engine;
+use crate::worker::engine::{Engine, is_letter};
 use crate::worker::identity::identity_of_letter;
+use crate::worker::redrive;
+use crate::worker::rules;
 use crate::worker::settling::PendingSettlement;
 
 /// How long a broker or a table of dead letters may take for one call.
@@ -72,7 +74,7 @@ impl Engine {
                 return;
             }
             let numbers = self.forget_lapsed(numbers);
-            let numbers = self.bury_unidentified(numbers);
+            let numbers = self.bury_refused(numbers);
             if !numbers.is_empty() {
                 self.start_batch(numbers);
             }
@@ -88,9 +90,13 @@ impl Engine {
         ours
     }
 
-    /// Buries the messages without a usable key, whose turn has come. Returns the others.
-    fn bury_unidentified(&mut self, numbers: Vec<u64>) -> Vec<u64> {
-        let reason = |number: &u64| self.messages.get(number).and_then(|held| held.identified.as_ref().err().copied());
+    /// Buries the messages that must not run. Returns the others.
+    fn bury_refused(&mut self, numbers: Vec<u64>) -> Vec<u64> {
+        let reason = |number: &u64| {
+            let held = self.messages.get(number)?;
+            let capability = if is_letter(&held.delivery) { redrive::capability() } else { self.capability };
+            rules::refusal(held.identified.as_ref().err().copied(), held.delivery.attempt, &capability)
+        };
         let dead: BTreeMap<u64, DeadReason> =
             numbers.iter().filter_map(|number| Some((*number, reason(number)?))).collect();
         for (number, reason) in &dead {

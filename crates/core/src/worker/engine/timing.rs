@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::broker::Room;
+use crate::broker::{Pause, Room};
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
 use crate::worker::engine::{Engine, HeldMessage};
@@ -21,6 +21,11 @@ impl Engine {
             Some(_) => Room::default(),
             None => self.room.room(),
         }
+    }
+
+    /// The pause of which the source is told.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        self.paused_since.map(|since| Pause { since, until: self.paused_until })
     }
 
     pub(super) fn can_start(&self, now: Duration) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::broker::{Acknowledges, Capability, DeadReason, Verdict};
-use hapax_core::worker::rules::{DeliveryAction, EndedJob, LetterRecord, RedriveAction, action, redrive};
+use hapax_core::worker::rules::{DeliveryAction, EndedJob, LetterRecord, RedriveAction, action, redrive, refusal};
 
 const AFTER: Duration = Duration::from_secs(7);
 const MAX_PANICS: u32 = 3;
@@ -14,6 +14,7 @@ const HOLDS: Capability = Capability {
     delays: false,
     lease: None,
     keeps_order: false,
+    delivery_limit: None,
 };
 const REDELIVERS: Capability = Capability { redelivers: true, delays: true, ..HOLDS };
 
@@ -148,6 +149,29 @@ fn e6_not_done_releases_an_unknown_outcome() {
 #[test]
 fn e7_not_done_is_not_about_an_attempt_that_runs() {
     assert_eq!(redrive(DeadReason::NotDone, LetterRecord::Running, true), RedriveAction::BuryAgain);
+}
+
+const LIMITED: Capability = Capability { delivery_limit: Some(20), ..HOLDS };
+
+#[test]
+fn d1_a_message_without_a_usable_key_is_buried_with_that_reason() {
+    for attempt in [None, Some(1), Some(20)] {
+        assert_eq!(refusal(Some(DeadReason::KeyMissing), attempt, &LIMITED), Some(DeadReason::KeyMissing));
+    }
+}
+
+#[test]
+fn d2_a_message_is_buried_two_deliveries_before_its_broker_drops_it() {
+    for attempt in [18, 19, 20, 21] {
+        assert_eq!(refusal(None, Some(attempt), &LIMITED), Some(DeadReason::DeliveriesExhausted), "{attempt}");
+    }
+}
+
+#[test]
+fn d3_any_other_message_runs() {
+    assert_eq!(refusal(None, Some(17), &LIMITED), None);
+    assert_eq!(refusal(None, None, &LIMITED), None, "the broker counts no deliveries");
+    assert_eq!(refusal(None, Some(1000), &HOLDS), None, "the broker drops no message");
 }
 
 const UNKNOWN: [DeadReason; 2] = [DeadReason::OutcomeUnknown, DeadReason::RecordDamaged];

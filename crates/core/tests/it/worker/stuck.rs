@@ -152,7 +152,14 @@ impl Source for FailingSource {
 
     fn capability(&self) -> Capability {
         let acknowledges = Acknowledges::Prefix;
-        Capability { acknowledges, redelivers: false, delays: false, lease: None, keeps_order: false }
+        Capability {
+            acknowledges,
+            redelivers: false,
+            delays: false,
+            lease: None,
+            keeps_order: false,
+            delivery_limit: None,
+        }
     }
 
     fn settler(&self) -> Arc<dyn Settle> {

@@ -230,6 +230,7 @@ impl Source for SqliteSource {
             delays: true,
             lease: Some(BrokerLease { length: self.settings.lease, longest: None }),
             keeps_order: true,
+            delivery_limit: None,
         }
     }
 

@@ -1,0 +1,74 @@
+//! A sink at the limits of RabbitMQ.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax_brokers::{RabbitMqSink, RabbitMqSinkConfig};
+use hapax_core::EventId;
+use hapax_core::outbox::{OutgoingEvent, Published, Sink};
+use hapax_testkit::servers::RabbitMqServer;
+
+use crate::Queue;
+use crate::common::{DEADLINE, runtime};
+
+async fn open(url: &str) -> RabbitMqSink {
+    RabbitMqSink::open(url.parse::<RabbitMqSinkConfig>().unwrap(), runtime()).await.unwrap()
+}
+
+fn event(topic: &str, payload: Vec<u8>) -> OutgoingEvent {
+    OutgoingEvent::new(EventId::from_bytes([7; 16]), topic, payload)
+}
+
+async fn publish(sink: &RabbitMqSink, event: OutgoingEvent) -> Published {
+    sink.publish(&Arc::new(event)).await
+}
+
+/// The broker reads nothing more of such a connection, and does not answer.
+pub(crate) async fn a_blocked_broker_takes_no_event_and_the_sink_says_so_at_once() {
+    // Less than the broker needs for itself.
+    let server = RabbitMqServer::start(&["vm_memory_high_watermark.absolute = 1MB"]).await.unwrap();
+    let sink = open(&format!("{}?timeout=60", server.url())).await;
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed() < DEADLINE, "the broker blocks nothing");
+        // The broker blocks a connection on which something is published.
+        let published = publish(&sink, event("none", b"x".to_vec()));
+        let Ok(published) = tokio::time::timeout(Duration::from_millis(300), published).await else { continue };
+        match published {
+            Published::NotPublished { cause, .. } if cause.to_string().contains("memory") => break,
+            // Before the alarm, an event without a queue.
+            Published::NotPublished { .. } => {}
+            published => panic!("{published:?}"),
+        }
+    }
+    let findings = sink.check().await.unwrap();
+    assert!(findings.iter().any(|finding| format!("{finding:?}").contains("memory")), "{findings:?}");
+}
+
+pub(crate) async fn a_missing_exchange_is_a_finding_and_others_work() {
+    let server = RabbitMqServer::shared().await.unwrap();
+    let queue = Queue::on(&server, "found", "classic", None).await;
+    let sink = open(&format!("{}?exchange=not-declared", server.url())).await;
+    let findings = sink.check().await.unwrap();
+    assert!(findings.iter().any(|finding| format!("{finding:?}").contains("not-declared")), "{findings:?}");
+    let published = publish(&sink, event("found", b"x".to_vec())).await;
+    assert!(matches!(published, Published::NotPublished { .. }), "{published:?}");
+    let sink = open(&server.url()).await;
+    assert!(matches!(publish(&sink, event("found", b"x".to_vec())).await, Published::Yes { .. }));
+    assert_eq!(queue.ready().await, 1);
+}
+
+pub(crate) async fn what_ends_a_connection_or_a_channel_is_refused_and_others_are_published() {
+    let server = RabbitMqServer::start(&["max_message_size = 20000"]).await.unwrap();
+    let queue = Queue::on(&server, "small", "quorum", None).await;
+    let sink = open(&server.url()).await;
+    let mut large = event("small", b"x".to_vec());
+    large.headers = [("own", "v".repeat(140_000))].into_iter().collect();
+    let refused = publish(&sink, large).await;
+    assert!(matches!(refused, Published::Refused(_)), "more than a frame: {refused:?}");
+    // The broker tells its limit only by an error.
+    let refused = publish(&sink, event("small", vec![0; 30_000])).await;
+    assert!(matches!(refused, Published::Refused(_)), "more than the broker takes: {refused:?}");
+    assert!(matches!(publish(&sink, event("small", b"x".to_vec())).await, Published::Yes { .. }));
+    assert_eq!(queue.ready().await, 1);
+}
