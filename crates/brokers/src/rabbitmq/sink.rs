@@ -1,16 +1,18 @@
 //! Publishes events to exchanges of RabbitMQ.
 //!
 //! ```text
-//! config.rs    the URL
-//! message.rs   from an event to a message
-//! channels.rs  the channels of a connection, and what is in flight on them
-//! outcome.rs   what a reply means, or the end of a channel: the rows of outcomes.md
+//! config.rs       the URL
+//! message.rs      from an event to a message
+//! channels.rs     the channels of a connection, and what is in flight on them
+//! unconfirmed.rs  the events of a channel without a certain outcome, and whose a returned event is
+//! outcome.rs      what a reply means, or the end of a channel: the rows of outcomes.md
 //! ```
 
 mod channels;
 mod config;
 mod message;
 mod outcome;
+mod unconfirmed;
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use hapax_brokers::{RabbitMqSink, RabbitMqSinkConfig};
 use hapax_core::EventId;
 use hapax_core::outbox::{OutgoingEvent, Published, Sink};
@@ -38,7 +39,7 @@ pub(crate) async fn a_blocked_broker_takes_no_event_and_the_sink_says_so_at_once
             Published::NotPublished { cause, .. } if cause.to_string().contains("memory") => break,
             // Before the alarm, an event without a queue.
             Published::NotPublished { .. } => {}
-            published => panic!("{published:?}"),
+            Published::Yes { .. } | Published::Unknown(_) | Published::Refused(_) => panic!("{published:?}"),
         }
     }
     let findings = sink.check().await.unwrap();
@@ -71,4 +72,29 @@ pub(crate) async fn what_ends_a_connection_or_a_channel_is_refused_and_others_ar
     assert!(matches!(refused, Published::Refused(_)), "more than the broker takes: {refused:?}");
     assert!(matches!(publish(&sink, event("small", b"x".to_vec())).await, Published::Yes { .. }));
     assert_eq!(queue.ready().await, 1);
+}
+
+/// The broker returns an event before it confirms it, and confirmations of other events come in between.
+pub(crate) async fn each_event_without_a_queue_is_told_from_those_beside_it() {
+    const ROUNDS: u8 = 20;
+    const AT_ONCE: u8 = 64;
+    let server = RabbitMqServer::shared().await.unwrap();
+    let queue = Queue::on(&server, "bound", "quorum", None).await;
+    let sink = open(&server.url()).await;
+    for round in 0..ROUNDS {
+        let publications = (0..AT_ONCE).map(|number| {
+            let topic = if number % 2 == 0 { "bound" } else { "unbound" };
+            let id = EventId::from_bytes([round, number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            publish(&sink, OutgoingEvent::new(id, topic, "x"))
+        });
+        for (number, published) in join_all(publications).await.into_iter().enumerate() {
+            let is_right = match published {
+                Published::Yes { .. } => number % 2 == 0,
+                Published::NotPublished { .. } => number % 2 == 1,
+                Published::Unknown(_) | Published::Refused(_) => false,
+            };
+            assert!(is_right, "round {round}, event {number}");
+        }
+    }
+    assert_eq!(queue.ready().await, u32::from(ROUNDS) * u32::from(AT_ONCE) / 2);
 }

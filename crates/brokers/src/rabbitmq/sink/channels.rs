@@ -1,25 +1,27 @@
 //! The channels of a connection, on which events are sent.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
+use futures_util::FutureExt;
 use hapax_core::Result;
 use hapax_core::outbox::{OutgoingEvent, Published};
+use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{Channel, Connection, ErrorKind};
+use lapin::{Channel, Confirmation, Connection};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::message::OutgoingMessage;
-use super::outcome::{self, UnconfirmedEvent, UnconfirmedEvents};
+use super::outcome;
+use super::unconfirmed::{DriverReply, ReplyFuture, ReplyWord, SendFuture, SentEvent, UnconfirmedEvents};
 use crate::errors::not_applied;
-use crate::sinks::not_published;
 
-/// As many events are in flight on one channel.
-const PER_CHANNEL: usize = 256;
+/// As many events are in flight on one channel. Each confirmation looks at all of them.
+const PER_CHANNEL: usize = 64;
 
 /// A connection and its channels.
 pub(super) struct LiveConnection {
@@ -32,7 +34,7 @@ pub(super) struct PublishChannel {
     channel: Channel,
     /// After a restart of the broker, a channel may never confirm an event again that a new one gets confirmed at once.
     is_silent: AtomicBool,
-    /// Locked while an event gets its number: the driver's numbers must have the order of the frames.
+    /// Locked while an event is handed to the driver, whose numbers must have the order of the frames.
     unconfirmed: Mutex<UnconfirmedEvents>,
 }
 
@@ -71,38 +73,48 @@ impl PublishChannel {
         self.is_silent.store(true, Ordering::Relaxed);
     }
 
-    /// Sends an event, and waits for its confirmation.
+    /// Sends an event, and waits until its outcome is certain.
     pub(super) async fn publish(&self, event: &OutgoingEvent, message: OutgoingMessage, target: &str) -> Published {
-        let (exchange, key) = (ShortString::from(message.exchange.as_str()), ShortString::from(message.routing_key));
-        let options = BasicPublishOptions { mandatory: true, immediate: false };
-        let mut sent = pin!(self.channel.basic_publish(exchange, key, options, &event.payload, message.properties));
-        let mut place = EventPlace { events: &self.unconfirmed, number: None };
-        let event = UnconfirmedEvent { exchange: message.exchange, size: event.payload.len() };
-        let confirmation = poll_fn(|context| {
-            let mut unconfirmed = self.unconfirmed.lock();
-            place.number.get_or_insert_with(|| unconfirmed.add(event.clone()));
-            sent.as_mut().poll(context)
-        });
-        let confirmed = match confirmation.await {
-            Ok(confirmation) => confirmation.await,
-            Err(error) if is_unsent(&error) => {
-                return not_published(not_applied("the channel has ended").caused_by(error)); // P3
-            }
-            Err(error) => Err(error),
+        let sent = SentEvent {
+            id: event.deduplication_id(),
+            exchange: message.exchange.clone(),
+            key: message.routing_key.clone(),
+            size: event.payload.len(),
         };
-        match confirmed {
-            Ok(confirmation) => outcome::of_confirmation(confirmation, target),
-            Err(error) => {
-                let number = place.number.unwrap_or_default();
-                outcome::of_end(&mut self.unconfirmed.lock(), number, error, target)
+        let mut sending = Some((sent, send(self.channel.clone(), event.payload.clone(), message)));
+        let mut place = EventPlace { events: &self.unconfirmed, number: None };
+        let end = poll_fn(|context| {
+            let mut unconfirmed = self.unconfirmed.lock();
+            if let Some((sent, sending)) = sending.take() {
+                place.number = Some(unconfirmed.add(sent, sending));
             }
-        }
+            unconfirmed.poll(place.number.unwrap_or_default(), context)
+        });
+        outcome::of_end(end.await, target)
     }
 }
 
-/// Whether the channel had ended before the event was handed to it.
-fn is_unsent(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_))
+fn send(channel: Channel, payload: Bytes, message: OutgoingMessage) -> SendFuture {
+    let sending = async move {
+        let (exchange, key) = (ShortString::from(message.exchange), ShortString::from(message.routing_key));
+        let options = BasicPublishOptions { mandatory: true, immediate: false };
+        let confirmed = channel.basic_publish(exchange, key, options, &payload, message.properties).await?;
+        Ok::<ReplyFuture, lapin::Error>(async move { confirmed.await.map(reply) }.boxed())
+    };
+    sending.boxed()
+}
+
+fn reply(confirmation: Confirmation) -> DriverReply {
+    let word = match &confirmation {
+        Confirmation::Ack(_) => ReplyWord::Confirmed,
+        Confirmation::Nack(_) => ReplyWord::Rejected,
+        Confirmation::NotRequested => ReplyWord::NotAsked,
+    };
+    let id = |message: BasicReturnMessage| {
+        // The broker gives back what it got.
+        message.properties.message_id().as_ref().map(|id| id.as_str().to_owned()).unwrap_or_default()
+    };
+    DriverReply { word, returned: confirmation.take_message().map(id) }
 }
 
 /// The place of an event among the unconfirmed ones.
@@ -114,7 +126,7 @@ struct EventPlace<'a> {
 impl Drop for EventPlace<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.events.lock().remove(number);
+            self.events.lock().leave(number);
         }
     }
 }
