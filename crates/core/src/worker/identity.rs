@@ -30,6 +30,9 @@ pub use tenant::TenantRule;
 /// The rule number of the fingerprint of a message: payload and content type.
 pub const MESSAGE_RULE: Rule = Rule(64);
 
+/// Headers of RabbitMQ that tell the number of a delivery, so that each delivery of a message has other values.
+const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
 /// How a worker identifies messages.
 ///
 /// ```
@@ -167,6 +170,15 @@ impl MessageIdentity {
         self.identity.fingerprint(MESSAGE_RULE, &[&message.payload, content_type])
     }
 
+    /// All of a message that its next delivery has, too. The letters of two messages with one hash are one.
+    fn hash_of(&self, message: &Message) -> Fingerprint {
+        let is_kept = |name: &str| !COUNTERS.iter().any(|counter| counter.eq_ignore_ascii_case(name));
+        let headers = message.headers.iter().filter(|(name, _)| is_kept(name));
+        let headers: Vec<&[u8]> = headers.flat_map(|(name, value)| [name.as_bytes(), &value[..]]).collect();
+        let ordering_key = message.ordering_key.as_ref().map_or_else(Vec::new, |key| join(&[key]));
+        self.identity.fingerprint(MESSAGE_RULE, &[&message.payload, &ordering_key, &join(&headers)])
+    }
+
     fn scope(&self, message: &Message, payload: &JsonPayload<'_>) -> Result<Scope, DeadReason> {
         let unknown = |_: Error| DeadReason::CallerUnknown;
         match self.tenant.find(message, payload)? {
@@ -186,7 +198,7 @@ impl MessageIdentity {
         let subject = match (identified, &message.coordinates) {
             (Some(identified), _) => identified.call.operation().as_bytes().to_vec(),
             (None, Some(coordinates)) => coordinates_key(coordinates, message.timestamp),
-            (None, None) => self.fingerprint_of(message).as_bytes().to_vec(),
+            (None, None) => self.hash_of(message).as_bytes().to_vec(),
         };
         let fingerprint = [&[fingerprint.rule().0][..], fingerprint.as_bytes()].concat();
         let parts = [self.namespace.as_bytes(), &subject, &fingerprint, reason.as_str().as_bytes()];
@@ -220,4 +232,45 @@ fn coordinates_key(coordinates: &Coordinates, timestamp: Option<Timestamp>) -> V
 
 fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(message: &Message) -> DeadLetterId {
+        MessageIdentity::new("billing").unwrap().dead_letter_id(message, None, DeadReason::KeyMissing)
+    }
+
+    fn with_headers(headers: &[(&str, &'static str)]) -> Message {
+        Message { headers: headers.iter().copied().collect(), payload: "5".into(), ..Message::default() }
+    }
+
+    #[test]
+    fn two_messages_without_coordinates_have_two_letters_if_anything_tells_them_apart() {
+        let plain = with_headers(&[("account", "7")]);
+        let ordered = |key: &'static str| Message { ordering_key: Some(key.into()), ..plain.clone() };
+        let others = [
+            Message { payload: "6".into(), ..plain.clone() },
+            with_headers(&[("account", "8")]),
+            with_headers(&[("account", "7"), ("x-own", "1")]),
+            with_headers(&[("accoun", "t7")]),
+            with_headers(&[]),
+            ordered(""),
+            ordered("a"),
+            ordered("b"),
+        ];
+        let mut letters: Vec<DeadLetterId> = others.iter().chain([&plain]).map(letter).collect();
+        letters.sort_unstable();
+        letters.dedup();
+        assert_eq!(letters.len(), others.len() + 1);
+    }
+
+    #[test]
+    fn each_delivery_of_a_message_without_coordinates_has_the_same_letter() {
+        let first = with_headers(&[("account", "7")]);
+        let later = |count| with_headers(&[("account", "7"), ("x-acquired-count", count), ("X-Delivery-Count", count)]);
+        assert_eq!(letter(&first), letter(&later("1")));
+        assert_eq!(letter(&first), letter(&later("2")));
+    }
 }
