@@ -339,6 +339,11 @@ impl Source for RabbitMqSource {
             return;
         }
         self.opening = None;
+        if self.url.order != MessageOrder::None {
+            // Without this consumer, the broker would give the next message of a key to another worker while an earlier
+            // one is held here. The consumer ends with its channel, which gives back what it has got meanwhile.
+            return;
+        }
         let Some(session) = &mut self.session else { return };
         let arrived = session.cancel(&*self.runtime).await;
         for delivery in arrived {

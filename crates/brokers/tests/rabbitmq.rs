@@ -31,9 +31,9 @@ use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection};
 
-use amqp::connect;
+use amqp::{QueueKind, connect};
 use authority::CertificateAuthority;
-use common::{DEADLINE, event, room, runtime, settle, take, text};
+use common::{DEADLINE, event, is_quiet, room, runtime, settle, take, text, texts};
 use sink::{
     a_blocked_broker_takes_no_event_and_the_sink_says_so_at_once, a_missing_exchange_is_a_finding_and_others_work,
     each_event_without_a_queue_is_told_from_those_beside_it,
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         a_pause_of_three_timeouts_gives_everything_back_once,
         a_message_is_a_dead_letter_before_its_queue_drops_it,
         a_second_settlement_does_nothing,
+        a_worker_that_stops_keeps_the_queue_until_it_has_ended_what_it_holds,
         a_missing_queue_is_refused_and_a_later_one_is_found,
         a_stream_is_refused,
         the_next_host_is_tried,
@@ -69,12 +70,16 @@ struct Queue {
 
 impl Queue {
     async fn on(server: &RabbitMqServer, name: &'static str, kind: &str, limit: Option<i32>) -> Self {
-        let (connection, channel) = connect(server).await;
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
         if let Some(limit) = limit {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(limit));
         }
+        Self::with(server, name, arguments).await
+    }
+
+    async fn with(server: &RabbitMqServer, name: &'static str, arguments: FieldTable) -> Self {
+        let (connection, channel) = connect(server).await;
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(name.into(), options, arguments).await.unwrap();
         Self { url: server.url(), name, channel, _connection: connection }
@@ -212,6 +217,25 @@ async fn a_second_settlement_does_nothing() {
     settle(&source.settler(), &second.id, Settlement::Ack).await;
     source.close().await.unwrap();
     assert_eq!(queue.ready().await, 0);
+}
+
+/// Otherwise another worker would get later messages of a key before the ones that are held here.
+async fn a_worker_that_stops_keeps_the_queue_until_it_has_ended_what_it_holds() {
+    let server = RabbitMqServer::shared().await.unwrap();
+    let queue = Queue::with(&server, "handed-over", QueueKind::Quorum.with_one_consumer()).await;
+    for payload in ["1", "2", "3", "4"] {
+        queue.send(payload).await;
+    }
+    let ordered = "&order=routing-key&prefetch=2";
+    let mut first = queue.source(ordered).await.unwrap();
+    let held = take(&mut first, 2).await;
+    let mut second = queue.source(ordered).await.unwrap();
+    assert!(is_quiet(&mut second, Duration::from_millis(500)).await, "the first one is active");
+    first.stop_reading().await;
+    settle(&first.settler(), &held[0].id, Settlement::Ack).await;
+    assert!(is_quiet(&mut second, Duration::from_secs(1)).await, "message 2 is held");
+    first.close().await.unwrap();
+    assert_eq!(texts(&take(&mut second, 2).await), ["2", "3"]);
 }
 
 /// The broker ends the channel of a question about a missing queue.
