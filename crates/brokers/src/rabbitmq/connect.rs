@@ -89,12 +89,33 @@ pub(super) fn code(error: &lapin::Error) -> Option<u16> {
     if let ErrorKind::ProtocolError(error) = error.kind() { Some(error.get_id()) } else { None }
 }
 
+/// The text of an error that the broker sent.
+fn said(error: &lapin::Error) -> Option<&str> {
+    if let ErrorKind::ProtocolError(error) = error.kind() { Some(error.get_message().as_str()) } else { None }
+}
+
 /// A queue, and how many of its messages are ready. Asks on a channel of its own: the broker closes the channel of a
 /// question about a queue that is missing.
 ///
 /// # Errors
-/// `Unusable` if it is missing, exclusive to another connection or may not be read; `NotApplied` without an answer.
+/// `Unusable` if it is missing, exclusive to another connection or may not be read; `NotApplied` without an answer, and
+/// if its node is away.
 pub(super) async fn count_ready(connection: &Connection, queue: &str, runtime: &dyn Runtime) -> Result<u32> {
+    ask(connection, queue, runtime).await?.map_err(|error| refused_queue(error, queue))
+}
+
+/// As [`count_ready`], for a queue that was there before: it may come back.
+///
+/// # Errors
+/// As [`count_ready`], but `NotApplied` if the queue is missing.
+pub(super) async fn find_again(connection: &Connection, queue: &str, runtime: &dyn Runtime) -> Result<u32> {
+    ask(connection, queue, runtime).await?.map_err(|error| match code(&error) {
+        Some(404) => not_applied(format!("the broker has no queue `{queue}` now")).caused_by(error),
+        _ => refused_queue(error, queue),
+    })
+}
+
+async fn ask(connection: &Connection, queue: &str, runtime: &dyn Runtime) -> Result<lapin::Result<u32>> {
     let asked = async {
         let channel = connection.create_channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
@@ -102,12 +123,18 @@ pub(super) async fn count_ready(connection: &Connection, queue: &str, runtime: &
         close(&channel).await;
         Ok(queue.message_count())
     };
-    answered(asked, runtime).await?.map_err(|error: lapin::Error| match code(&error) {
-        Some(404) => unusable(format!("the broker has no queue `{queue}`: declare it")).caused_by(error),
+    answered(asked, runtime).await
+}
+
+fn refused_queue(error: lapin::Error, queue: &str) -> Error {
+    // 404 is also said about a queue whose node is away.
+    let is_missing = said(&error).is_some_and(|said| said.starts_with("NOT_FOUND - no queue '"));
+    match code(&error) {
+        Some(404) if is_missing => unusable(format!("the broker has no queue `{queue}`: declare it")).caused_by(error),
         Some(403) => unusable(format!("the broker does not let this user read the queue `{queue}`")).caused_by(error),
         Some(405) => unusable(format!("the queue `{queue}` belongs to another connection alone")).caused_by(error),
         _ => not_applied(format!("the broker does not tell about the queue `{queue}`")).caused_by(error),
-    })
+    }
 }
 
 /// Asks for an exchange on a channel of its own.
@@ -137,4 +164,22 @@ async fn answered<T>(asked: impl Future<Output = T> + Send, runtime: &dyn Runtim
 /// An error means that it has ended before.
 pub(super) async fn close(channel: &Channel) {
     let _ = channel.close(200, "done".into()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPSoftError};
+
+    use super::*;
+
+    #[test]
+    fn only_a_queue_that_is_not_declared_is_unusable() {
+        let kind = |said: &str| {
+            let error = AMQPError::new(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND), said.into());
+            refused_queue(ErrorKind::ProtocolError(error).into(), "q").kind()
+        };
+        assert_eq!(kind("NOT_FOUND - no queue 'q' in vhost '/'"), hapax_core::ErrorKind::Unusable);
+        let away = "NOT_FOUND - home node 'rabbit@a' of durable queue 'q' in vhost '/' is down or inaccessible";
+        assert_eq!(kind(away), hapax_core::ErrorKind::NotApplied);
+    }
 }

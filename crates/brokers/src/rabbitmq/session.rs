@@ -11,7 +11,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, Consumer};
 
 use super::RabbitMqUrl;
-use super::connect::{self, PATIENCE, code, count_ready};
+use super::connect::{self, PATIENCE, code, find_again};
 use super::pause::OpenedChannel;
 use crate::errors::{not_applied, unusable};
 
@@ -42,7 +42,7 @@ pub(super) struct SessionStart {
 
 impl SessionStart {
     /// # Errors
-    /// As [`connect::connect`] and [`count_ready`].
+    /// As [`connect::connect`] and [`find_again`].
     pub(super) async fn open(self) -> Result<QueueSession> {
         let (queue, runtime) = (self.url.queue(), &*self.runtime);
         let connection = match self.connection {
@@ -50,7 +50,7 @@ impl SessionStart {
             None => Arc::new(connect::connect(&self.url.url, self.first_host, runtime).await?),
         };
         // The queue may have been deleted meanwhile.
-        count_ready(&connection, queue, runtime).await?;
+        find_again(&connection, queue, runtime).await?;
         let consumed = timeout(runtime, PATIENCE, consume(&connection, queue, self.prefetch)).await;
         let consumed = consumed.ok_or_else(|| not_applied("the broker does not reply in time"))?;
         let (channel, consumer) = consumed.map_err(|error| match code(&error) {

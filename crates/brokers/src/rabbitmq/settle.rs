@@ -15,7 +15,7 @@ use lapin::Connection;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use parking_lot::Mutex;
 
-use super::connect::count_ready;
+use super::connect::find_again;
 use crate::errors::{invalid, not_applied, unknown};
 
 /// Settles the deliveries of a source.
@@ -132,7 +132,7 @@ impl Settle for RabbitMqSettle {
             (state.connection.clone(), state.open.len() as u64)
         };
         let connection = connection.ok_or_else(|| not_applied("the broker cannot be reached"))?;
-        let ready = count_ready(&connection, &self.queue, &*self.runtime).await?;
+        let ready = find_again(&connection, &self.queue, &*self.runtime).await?;
         Ok(Some(u64::from(ready) + open))
     }
 }
