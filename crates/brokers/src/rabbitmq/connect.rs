@@ -24,7 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Connects to the hosts of a URL in turn, and begins with the one of this number.
 ///
 /// # Errors
-/// - `NotApplied`: no host can be reached.
+/// - `NotApplied`: no host can be reached, or takes a further connection.
 /// - `Unusable`: a broker refuses the credentials or the virtual host, or a file in the URL cannot be read.
 pub(super) async fn connect(url: &ServerUrl, first: usize, runtime: &dyn Runtime) -> Result<Connection> {
     let tls = match url.scheme() == "amqps" {
@@ -75,13 +75,20 @@ fn uri(url: &ServerUrl, host: &Host) -> Result<AMQPUri> {
 }
 
 fn refused_connection(error: lapin::Error, host: &Host, virtual_host: &str) -> Error {
+    // 530 is also said if a limit of connections is reached, or the virtual host is down.
+    let is_refused = said(&error).is_some_and(refuses_virtual_host);
     match code(&error) {
         Some(403) => unusable(format!("the broker at {host} refuses the user or the password")).caused_by(error),
-        Some(530) => {
+        Some(530) if is_refused => {
             unusable(format!("the broker at {host} refuses the virtual host `{virtual_host}`")).caused_by(error)
         }
         _ => not_applied(format!("cannot connect to the broker at {host}")).caused_by(error),
     }
+}
+
+fn refuses_virtual_host(said: &str) -> bool {
+    let is_for_a_while = said.contains("limit (") || said.contains("is reached") || said.ends_with("is down");
+    said.ends_with(" not found") || (said.contains("' refused for user '") && !is_for_a_while)
 }
 
 /// The code of an error that the broker sent.
@@ -168,9 +175,29 @@ pub(super) async fn close(channel: &Channel) {
 
 #[cfg(test)]
 mod tests {
-    use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPSoftError};
+    use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError, AMQPSoftError};
 
     use super::*;
+
+    #[test]
+    fn a_virtual_host_that_takes_no_connection_now_is_tried_again() {
+        let kind = |said: &str| {
+            let error = AMQPError::new(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED), said.into());
+            let host = Host { name: "a".into(), port: 5672 };
+            refused_connection(ErrorKind::ProtocolError(error).into(), &host, "shop").kind()
+        };
+        for said in ["NOT_ALLOWED - vhost shop not found", "NOT_ALLOWED - access to vhost 'shop' refused for user 'me'"]
+        {
+            assert_eq!(kind(said), hapax_core::ErrorKind::Unusable, "{said}");
+        }
+        for said in [
+            "NOT_ALLOWED - access to vhost 'shop' refused for user 'me': connection limit (10) is reached",
+            "NOT_ALLOWED - access to vhost 'shop' refused for user 'me': vhost 'shop' is down",
+            "NOT_ALLOWED - connection refused for user 'me': user connection limit (10) is reached",
+        ] {
+            assert_eq!(kind(said), hapax_core::ErrorKind::NotApplied, "{said}");
+        }
+    }
 
     #[test]
     fn only_a_queue_that_is_not_declared_is_unusable() {
