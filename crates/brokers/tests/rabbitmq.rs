@@ -36,7 +36,7 @@ use authority::CertificateAuthority;
 use common::{DEADLINE, event, is_quiet, room, runtime, settle, take, text, texts};
 use sink::{
     a_blocked_broker_takes_no_event_and_the_sink_says_so_at_once, a_missing_exchange_is_a_finding_and_others_work,
-    each_event_without_a_queue_is_told_from_those_beside_it,
+    a_silent_host_is_passed_over, each_event_without_a_queue_is_told_from_those_beside_it,
     what_ends_a_connection_or_a_channel_is_refused_and_others_are_published,
 };
 
@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         a_server_with_a_private_authority_is_trusted_and_sees_the_client,
         a_blocked_broker_takes_no_event_and_the_sink_says_so_at_once,
         a_missing_exchange_is_a_finding_and_others_work,
+        a_silent_host_is_passed_over,
         each_event_without_a_queue_is_told_from_those_beside_it,
         what_ends_a_connection_or_a_channel_is_refused_and_others_are_published,
     ])

@@ -54,8 +54,8 @@ pub struct RabbitMqSink {
     name: Arc<str>,
     config: RabbitMqSinkConfig,
     live: Mutex<Option<Arc<LiveConnection>>>,
-    /// The number of failed attempts to connect.
-    failures: AtomicUsize,
+    /// The number of attempts to connect since the last connection. The next one begins with another host.
+    attempts: AtomicUsize,
     in_flight: InFlight,
     runtime: Arc<dyn Runtime>,
 }
@@ -74,7 +74,7 @@ impl RabbitMqSink {
             name: config.name().into(),
             config,
             live: Mutex::new(None),
-            failures: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
             in_flight: InFlight::new(),
             runtime,
         };
@@ -88,11 +88,10 @@ impl RabbitMqSink {
         if let Some(live) = current.as_ref().filter(|live| live.connection.status().connected()) {
             return Ok(Arc::clone(live));
         }
-        let first = self.failures.load(Ordering::Relaxed);
-        let connected = connect::connect(&self.config.url, first, &*self.runtime).await;
-        let connection = connected.inspect_err(|_| {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        })?;
+        // Counted before: a publication may give up earlier than a silent host.
+        let first = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let connection = connect::connect(&self.config.url, first, &*self.runtime).await?;
+        self.attempts.store(0, Ordering::Relaxed);
         let live = Arc::new(LiveConnection::new(connection));
         *current = Some(Arc::clone(&live));
         Ok(live)

@@ -1,5 +1,6 @@
 //! A sink at the limits of RabbitMQ.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,4 +98,24 @@ pub(crate) async fn each_event_without_a_queue_is_told_from_those_beside_it() {
         }
     }
     assert_eq!(queue.ready().await, u32::from(ROUNDS) * u32::from(AT_ONCE) / 2);
+}
+
+/// A publication ends before the sink gives up a host that takes connections and says nothing.
+pub(crate) async fn a_silent_host_is_passed_over() {
+    let (first, second) = (RabbitMqServer::start(&[]).await.unwrap(), RabbitMqServer::shared().await.unwrap());
+    let _queue = Queue::on(&second, "second-host", "classic", None).await;
+    let sink = open(&format!("amqp://{},{}?timeout=1", first.address(), second.address())).await;
+    first.kill();
+    let begun = Instant::now();
+    let _silent = loop {
+        assert!(begun.elapsed() < DEADLINE, "the address stays in use");
+        match TcpListener::bind(first.address()) {
+            Ok(listener) => break listener,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    let begun = Instant::now();
+    while !matches!(publish(&sink, event("second-host", b"x".to_vec())).await, Published::Yes { .. }) {
+        assert!(begun.elapsed() < DEADLINE, "the second host is not tried");
+    }
 }
