@@ -39,6 +39,9 @@ use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large, w
 /// event waits for a missing one. The ordering key is in the header `cloudEvents:partitionkey`, so that a worker reads
 /// it with `order=header:cloudEvents:partitionkey`.
 ///
+/// The driver logs each event that no queue takes, with its payload, as a warning of the target `lapin`. Reduce that
+/// target to errors if payloads are confidential; `hapax relay` does.
+///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
 /// use std::sync::Arc;

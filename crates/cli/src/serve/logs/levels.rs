@@ -7,8 +7,15 @@ use anyhow::bail;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// Libraries whose debug logs contain keys and credentials: they log at most at `warn`.
-const LEAKY_LIBRARIES: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];
+/// Libraries whose logs contain keys, credentials or payloads, and the level that each logs at most. The driver of
+/// RabbitMQ warns of each returned event with its payload.
+const LEAKY_LIBRARIES: [(&str, LevelFilter); 5] = [
+    ("h2", LevelFilter::WARN),
+    ("hyper", LevelFilter::WARN),
+    ("hyper_util", LevelFilter::WARN),
+    ("lapin", LevelFilter::ERROR),
+    ("rustls", LevelFilter::WARN),
+];
 
 /// A level for all lines, and levels for the lines of single targets.
 #[derive(Clone, PartialEq)]
@@ -33,7 +40,7 @@ impl FromStr for LogLevels {
                 Some(_) => return wrong(text),
             }
         }
-        let leaky = LEAKY_LIBRARIES.map(|library| (library, default));
+        let leaky = LEAKY_LIBRARIES.map(|(library, _)| (library, default));
         // The targets come second, because the last level of a target counts.
         let levels = leaky.into_iter().chain(targets).map(|(target, level)| (target, limited(target, level)));
         Ok(Self(Targets::new().with_default(default).with_targets(levels)))
@@ -43,7 +50,8 @@ impl FromStr for LogLevels {
 /// The level of a target, reduced for the leaky libraries.
 fn limited(target: &str, level: LevelFilter) -> LevelFilter {
     let library = target.split("::").next().unwrap_or_default();
-    if LEAKY_LIBRARIES.contains(&library) { level.min(LevelFilter::WARN) } else { level }
+    let limit = LEAKY_LIBRARIES.iter().find(|(leaky, _)| *leaky == library);
+    limit.map_or(level, |(_, limit)| level.min(*limit))
 }
 
 fn level(name: &str, text: &str) -> Result<LevelFilter, anyhow::Error> {
@@ -76,9 +84,21 @@ mod tests {
     fn a_leaky_library_never_logs_more_than_warnings() {
         for (list, is_warned) in [("trace", true), ("h2=trace,h2::codec=trace", true), ("off", false)] {
             let levels: LogLevels = list.parse().unwrap();
-            for library in LEAKY_LIBRARIES.into_iter().chain(["h2::codec", "hyper::proto::h1"]) {
+            for library in ["h2", "h2::codec", "hyper", "hyper::proto::h1", "hyper_util", "rustls"] {
                 assert_eq!(levels.0.would_enable(library, &Level::WARN), is_warned, "{list} {library}");
                 assert!(!levels.0.would_enable(library, &Level::INFO), "{list} {library}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_driver_of_rabbitmq_logs_no_warning_because_its_warnings_have_payloads() {
+        for (list, is_logged) in [("trace", true), ("lapin=warn,lapin::returned_messages=trace", true), ("off", false)]
+        {
+            let levels: LogLevels = list.parse().unwrap();
+            for target in ["lapin", "lapin::returned_messages"] {
+                assert_eq!(levels.0.would_enable(target, &Level::ERROR), is_logged, "{list} {target}");
+                assert!(!levels.0.would_enable(target, &Level::WARN), "{list} {target}");
             }
         }
     }
