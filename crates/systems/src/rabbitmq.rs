@@ -10,6 +10,7 @@ use hapax::broker::Source;
 use hapax::brokers::{RabbitMqSink, RabbitMqSinkConfig, RabbitMqSource, RabbitMqUrl};
 use hapax::outbox::{Sink, TopicTemplate};
 use hapax::runtime::Runtime;
+use hapax::worker::KeyRule;
 use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
@@ -46,6 +47,19 @@ impl NamedSource for RabbitMqUrl {
             "park is not for RabbitMQ: messages that wait for their key are not acknowledged, so they would fill the \
              prefetch and stop the queue, and the broker takes them back after its consumer_timeout"
         )
+    }
+
+    fn refuse_key(&self, rule: &KeyRule) -> Result<()> {
+        match rule {
+            KeyRule::Header(_) | KeyRule::CloudEvents | KeyRule::Json(_) => Ok(()),
+            KeyRule::Coordinates => {
+                bail!("a message of RabbitMQ has no coordinates: use header:message-id for instance")
+            }
+            KeyRule::PayloadHash(_) => bail!(
+                "RabbitMQ does not tell when it got a message, which payload-hash needs: use header:message-id for \
+                 instance"
+            ),
+        }
     }
 
     async fn open(&self, runtime: Arc<dyn Runtime>, _lease: Duration) -> hapax::Result<Box<dyn Source>> {

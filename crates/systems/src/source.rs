@@ -7,6 +7,7 @@ use anyhow::Result;
 use async_trait::async_trait;
 use hapax::broker::Source;
 use hapax::runtime::Runtime;
+use hapax::worker::KeyRule;
 
 use crate::table::UrlRole;
 use crate::watch::WatchedFile;
@@ -22,6 +23,11 @@ pub(crate) trait NamedSource: fmt::Debug + Send + Sync {
 
     /// As [`SourceUrl::refuse_parking`].
     fn refuse_parking(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`SourceUrl::refuse_key`].
+    fn refuse_key(&self, _rule: &KeyRule) -> Result<()> {
         Ok(())
     }
 
@@ -65,6 +71,14 @@ impl SourceUrl {
     /// The error says why the source does not allow it.
     pub fn refuse_parking(&self) -> Result<()> {
         self.0.refuse_parking()
+    }
+
+    /// Refuses a rule under which no message of the source has a key.
+    ///
+    /// # Errors
+    /// The error says what the messages lack.
+    pub fn refuse_key(&self, rule: &KeyRule) -> Result<()> {
+        self.0.refuse_key(rule)
     }
 
     /// Opens the source. `lease` is how long a delivered message belongs to this worker without an extension, where the

@@ -502,6 +502,10 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         (&["--on-dead", "park", "--dead-letter", "nats://127.0.0.1/dead"], "PostgreSQL or SQLite"),
         #[cfg(feature = "rabbitmq")]
         (&["--on-dead", "park", "--source", "amqp://127.0.0.1/shop?queue=orders"], "park is not for RabbitMQ"),
+        #[cfg(feature = "rabbitmq")]
+        (&["--key", "coordinates", "--source", "amqp://127.0.0.1/shop?queue=orders"], "has no coordinates"),
+        #[cfg(feature = "rabbitmq")]
+        (&["--key", "payload-hash:1h", "--source", "amqp://127.0.0.1/shop?queue=orders"], "when it got a message"),
         (&["--dead-letter", "gopher://127.0.0.1"], "nats://HOST[/SUBJECT]"),
         (&["--dead-letter", "nats://127.0.0.1/{other}"], "--dead-letter"),
         (&["--dead-letter", "nats://127.0.0.1", "--dead-letter-topic", "{other}"], "--dead-letter-topic"),

@@ -240,7 +240,7 @@ impl WorkerConfig {
         let gate = gate_settings(&values, &target)?;
         let data_dir = store::data_dir(&values, &store)?;
         Ok(Self {
-            identity: identity(&values, &namespace, secret.clone())?,
+            identity: identity(&values, &source, &namespace, secret.clone())?,
             worker: worker_settings(&values, &target, &gate)?,
             max_attempts: u32::try_from(values.one("attempts", parse::count)?).unwrap_or(u32::MAX),
             dead_letter,
@@ -321,11 +321,13 @@ fn target_url(text: &str) -> Result<(Upstream, PathAndQuery), anyhow::Error> {
 
 fn identity(
     values: &Values,
+    source: &SourceUrl,
     namespace: &str,
     secret: Option<hapax::Identity>,
 ) -> Result<MessageIdentity, anyhow::Error> {
     let identity = MessageIdentity::new(namespace).map_err(|error| values.wrong("namespace", error))?;
     let keys = values.list("key", |text| text.parse::<KeyRule>().map_err(Into::into))?;
+    keys.iter().try_for_each(|rule| source.refuse_key(rule)).map_err(|error| values.wrong("key", error))?;
     let tenant = values.one("tenant", |text| text.parse::<TenantRule>().map_err(Into::into))?;
     let identity = identity.keys(keys).tenant(tenant).identity(secret.unwrap_or_default());
     let identity = match values.maybe("fingerprint", parse::is_on)? {
