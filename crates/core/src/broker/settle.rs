@@ -35,7 +35,7 @@ pub trait Settle: fmt::Debug + Send + Sync + 'static {
 
     /// Whether a delivery still belongs to this worker, as far as the source knows without asking the broker. The
     /// worker asks right before it processes a message, which may have waited for long. If not, the worker forgets the
-    /// delivery.
+    /// delivery, and gives back what it holds of the same ordering key.
     fn is_ours(&self, _delivery: &DeliveryId) -> bool {
         true
     }

@@ -135,6 +135,11 @@ impl RunOrder {
         self.keys.contains_key(key)
     }
 
+    /// The messages of the key, in the order of their arrival.
+    pub(super) fn of_key(&self, key: &OrderKey) -> Vec<u64> {
+        self.keys.get(key).into_iter().flatten().copied().collect()
+    }
+
     /// Whether several messages of the key are held.
     pub(super) fn has_several(&self, key: &OrderKey) -> bool {
         self.keys.get(key).is_some_and(|numbers| numbers.len() > 1)

@@ -4,6 +4,7 @@ mod actions;
 mod burials;
 mod engine;
 mod identity;
+mod lapsed;
 mod parking;
 mod pausing;
 mod redrive;

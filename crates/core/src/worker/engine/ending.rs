@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// Leaves a message to another worker.
-    fn give_up(&mut self, number: u64) {
+    pub(super) fn give_up(&mut self, number: u64) {
         if let Some(held) = self.forget(number)
             && (self.capability.redelivers || is_letter(&held.delivery))
         {

@@ -14,7 +14,7 @@ use crate::runtime::timeout;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
 use crate::worker::burials::Burial;
-use crate::worker::engine::{Engine, is_letter};
+use crate::worker::engine::{Engine, is_letter, order_key};
 use crate::worker::identity::identity_of_letter;
 use crate::worker::redrive;
 use crate::worker::rules;
@@ -81,13 +81,29 @@ impl Engine {
         }
     }
 
-    /// Forgets the deliveries that belong to another worker by now. Returns the others.
-    fn forget_lapsed(&mut self, numbers: Vec<u64>) -> Vec<u64> {
-        let is_ours =
-            |number: &u64| self.messages.get(number).is_some_and(|held| self.settler.is_ours(&held.delivery.id));
-        let (ours, lapsed): (Vec<u64>, Vec<u64>) = numbers.into_iter().partition(is_ours);
-        lapsed.into_iter().for_each(|number| drop(self.forget(number)));
-        ours
+    /// Forgets the deliveries that belong to another worker by now. Returns the others. Later messages of the same key
+    /// go back to the broker: the first one arrives again behind them.
+    fn forget_lapsed(&mut self, mut numbers: Vec<u64>) -> Vec<u64> {
+        for number in numbers.clone() {
+            if self.is_ours(number) {
+                continue;
+            }
+            let key = self.messages.get(&number).and_then(|held| order_key(&held.delivery));
+            drop(self.forget(number));
+            let of_key = key.map(|key| self.order.of_key(&key)).unwrap_or_default();
+            for later in of_key.into_iter().filter(|later| *later > number) {
+                match self.is_ours(later) {
+                    true => self.give_up(later),
+                    false => drop(self.forget(later)),
+                }
+            }
+        }
+        numbers.retain(|number| self.messages.contains_key(number));
+        numbers
+    }
+
+    fn is_ours(&self, number: u64) -> bool {
+        self.messages.get(&number).is_some_and(|held| self.settler.is_ours(&held.delivery.id))
     }
 
     /// Buries the messages that must not run. Returns the others.
