@@ -172,8 +172,8 @@ impl<A: Answer> Batch<A> {
         !slice.is_read && (is_later_try || self.copies.are_likely() || is_redelivered())
     }
 
-    /// Gives the calls their results that have a row or are dead, from what a read before the transaction has found for
-    /// each call of the slice. The others run in a transaction. `random` is as for [`ended`](Self::ended).
+    /// Gives the calls their results that have a row, from what a read before the transaction has found for each call of
+    /// the slice. The others run in a transaction. `random` is as for [`ended`](Self::ended).
     pub fn found(&mut self, slice: Slice, found: Result<Vec<FoundRow>, Fault>, random: u32) {
         let found = match found {
             Ok(found) => found,
@@ -200,7 +200,7 @@ impl<A: Answer> Batch<A> {
     /// the pauses of transactions that disturbed each other.
     pub fn ended(&mut self, slice: Slice, attempted: Attempted<A>, commit: Result<(), Fault>, random: u32) {
         let Attempted { claims, fresh, transaction, outcome } = attempted;
-        self.copies.note(claims.iter().filter(|(_, claim)| claim.has_ended()).count(), fresh.len());
+        self.copies.note(claims.iter().filter(|(_, claim)| claim.has_row()).count(), fresh.len());
         for (index, claim) in claims {
             self.decide(index, claim);
         }

@@ -59,11 +59,11 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
 }
 
 impl ClaimRuling {
-    /// Whether the operation has come to its end, so that this call is a copy.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether the operation has a row, so that a look for it would have saved the claim.
+    pub(super) fn has_row(&self) -> bool {
         match self {
-            Self::Replay { .. } | Self::Mismatch | Self::Dead | Self::Damaged => true,
-            Self::Fresh | Self::Busy | Self::ClaimedTwice => false,
+            Self::Replay { .. } | Self::Mismatch | Self::Damaged => true,
+            Self::Fresh | Self::Busy | Self::Dead | Self::ClaimedTwice => false,
         }
     }
 }
@@ -74,10 +74,9 @@ pub fn read(call: &Call, found: &FoundRow, own: &[u64]) -> Option<ClaimRuling> {
         FoundRow::Row(row) if Mutant::CopyPayloadIgnored.is_on() => {
             Some(ClaimRuling::Replay { verdict: row.verdict, answer: row.answer.clone(), is_own: false })
         }
-        FoundRow::Row(_) | FoundRow::Damaged | FoundRow::Dead => {
-            Some(claim(call, Tried::NotInserted, Some(found), own))
-        } // F1
-        FoundRow::Nothing | FoundRow::ClaimedHere => None, // F2
+        FoundRow::Row(_) | FoundRow::Damaged => Some(claim(call, Tried::NotInserted, Some(found), own)), // F1
+        // Another transaction may run an operation that is dead: only a claim finds its lock.
+        FoundRow::Dead | FoundRow::Nothing | FoundRow::ClaimedHere => None, // F2
     }
 }
 

@@ -341,6 +341,17 @@ fn redelivered_calls_are_read_before_a_transaction_is_opened_for_the_others() {
     assert_eq!(ran.handled, [[1]]);
 }
 
+/// A worker that counts up to more failures may run it at this moment, and commit it.
+#[test]
+fn a_redelivered_call_of_a_dead_operation_is_busy_while_another_transaction_runs_it() {
+    let mut memory = Memory { reads_first: true, dead: [operation(1), operation(2)].into(), ..Memory::default() };
+    memory.locked.insert(operation(1));
+    let redelivered = |n| Work { is_redelivered: true, ..work(n) };
+    let calls = vec![redelivered(1), redelivered(2)];
+    let ran = drive(&mut memory, terms(), calls, &mut |_: &[usize]| panic!("nothing is new"));
+    assert_eq!((ran.words(), ran.reads, ran.transactions), (vec!["busy", "dead"], 1, 1));
+}
+
 #[test]
 fn calls_are_read_first_after_a_lost_commit() {
     let mut memory = Memory { reads_first: true, ..Memory::default() };

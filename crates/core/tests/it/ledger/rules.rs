@@ -49,8 +49,8 @@ fn k1_a_locked_operation_without_a_row_is_busy() {
 }
 
 #[test]
-fn f1_what_has_ended_is_decided_before_its_claim_as_after_it() {
-    for found in [FoundRow::Row(row("first", Some(5))), FoundRow::Damaged, FoundRow::Dead] {
+fn f1_what_has_a_row_is_decided_before_its_claim_as_after_it() {
+    for found in [FoundRow::Row(row("first", Some(5))), FoundRow::Damaged] {
         for call in [call(1), Call::new(operation(1)).fingerprint(OTHER_PAYLOAD)] {
             for own in [&[][..], &[5]] {
                 let after = not_inserted(&call, found.clone(), own);
@@ -62,7 +62,9 @@ fn f1_what_has_ended_is_decided_before_its_claim_as_after_it() {
 
 #[test]
 fn f2_what_has_no_row_has_to_be_claimed() {
-    assert_eq!(read(&call(1), &FoundRow::Nothing, &[]), None);
+    for found in [FoundRow::Nothing, FoundRow::ClaimedHere, FoundRow::Dead] {
+        assert_eq!(read(&call(1), &found, &[5]), None, "{found:?}");
+    }
 }
 
 #[test]
