@@ -186,7 +186,7 @@ impl<A: Answer> Batch<A> {
                 self.decide(index, ruling);
             }
         }
-        self.copies.note(copies, 0);
+        self.copies.note(copies, found.len() - copies);
         self.slices.push_front(Slice { is_read: true, ..slice });
     }
 
@@ -200,7 +200,10 @@ impl<A: Answer> Batch<A> {
     /// the pauses of transactions that disturbed each other.
     pub fn ended(&mut self, slice: Slice, attempted: Attempted<A>, commit: Result<(), Fault>, random: u32) {
         let Attempted { claims, fresh, transaction, outcome } = attempted;
-        self.copies.note(claims.iter().filter(|(_, claim)| claim.has_row()).count(), fresh.len());
+        // The read has noted these calls, and those that had a row.
+        if !slice.is_read {
+            self.copies.note(claims.iter().filter(|(_, claim)| claim.has_row()).count(), fresh.len());
+        }
         for (index, claim) in claims {
             self.decide(index, claim);
         }

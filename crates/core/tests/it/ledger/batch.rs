@@ -370,3 +370,31 @@ fn a_batch_after_one_of_copies_is_read_first() {
         assert!(matches!(batch.step(), Step::Done));
     }
 }
+
+/// Runs a batch of 256 calls in a transaction that nobody commits. Returns whether rows were looked for before it.
+fn is_read_first(memory: &Memory, copies: &Arc<RecentCopies>) -> bool {
+    let mut batch = Batch::<String>::new(terms(), (0..256).map(work).collect()).with_copies(copies);
+    let Step::Transaction(mut slice) = batch.step() else { panic!("no call has its result") };
+    let is_read_first = batch.is_copy_likely(&slice);
+    if is_read_first {
+        let found = batch.operations(&slice).into_iter().map(|operation| memory.open().find(operation)).collect();
+        batch.found(slice, Ok(found), 0);
+        let Step::Transaction(left) = batch.step() else { panic!("some calls are new") };
+        slice = left;
+    }
+    let mut open = memory.open();
+    let handler = Plain(|entries: &mut [Entry]| Ok(entries.iter().map(|_| String::new()).collect()));
+    let attempted = attempt(&batch, &slice, &mut open, handler).now_or_never().unwrap();
+    batch.ended(slice, attempted, Ok(()), 0);
+    is_read_first
+}
+
+#[test]
+fn batches_with_some_copies_are_read_first_for_as_long_as_they_have_some() {
+    let (mut memory, copies) = (Memory::default(), Arc::default());
+    memory.rows.extend((0..26).map(|n| (operation(n), row("before", None))));
+    let are_read_first: Vec<bool> = (0..8).map(|_| is_read_first(&memory, &copies)).collect();
+    assert_eq!(are_read_first, [false, true, true, true, true, true, true, true]);
+    memory.rows.clear();
+    assert_eq!([is_read_first(&memory, &copies), is_read_first(&memory, &copies)], [true, false]);
+}

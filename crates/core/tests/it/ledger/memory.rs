@@ -82,7 +82,7 @@ impl Open<'_> {
         Tried::Inserted
     }
 
-    fn find(&self, operation: OperationId) -> FoundRow {
+    pub(super) fn find(&self, operation: OperationId) -> FoundRow {
         match self.memory.rows.get(&operation) {
             Some(row) => FoundRow::Row(row.clone()),
             None if self.rows.contains_key(&operation) => FoundRow::ClaimedHere,
