@@ -50,6 +50,7 @@ pub(crate) fn verdict(number: i16) -> Option<LedgerVerdict> {
 pub(crate) fn own_claim(found: &str) -> Result<Tried, Fault> {
     match found {
         "locked" => Ok(Tried::Locked),
+        "busy" => Ok(Tried::LockedUnread),
         "claimed" => Ok(Tried::Inserted),
         "ended" => Ok(Tried::NotInserted),
         "open" => Ok(Tried::ClaimedHere),

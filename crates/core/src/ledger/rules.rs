@@ -48,7 +48,7 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
             }
         }
         (Tried::NotInserted | Tried::Locked, Some(FoundRow::Damaged)) => ClaimRuling::Damaged, // K9
-        (Tried::Locked, _) => ClaimRuling::Busy,                                               // K1
+        (Tried::Locked | Tried::LockedUnread, _) => ClaimRuling::Busy,                         // K1
         (Tried::NotInserted, _) if Mutant::ViolationIsSuccess.is_on() => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }

@@ -68,6 +68,9 @@ pub struct TriedClaims {
 pub enum Tried {
     /// Another transaction holds the lock of the operation.
     Locked,
+    /// The same, and this transaction must not look for a row: the search alone can be a conflict with the transaction
+    /// that writes the row.
+    LockedUnread,
     /// The operation is claimed.
     Inserted,
     /// It was not claimed: it has a row, or is dead.

@@ -46,6 +46,7 @@ fn k1_a_locked_operation_without_a_row_is_busy() {
     }
     let found = FoundRow::Row(row("first", Some(5)));
     assert_eq!(claim(&call(1), Tried::Locked, Some(&found), &[]), replay("first", false));
+    assert_eq!(claim(&call(1), Tried::LockedUnread, None, &[]), ClaimRuling::Busy);
 }
 
 #[test]

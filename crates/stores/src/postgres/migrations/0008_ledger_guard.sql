@@ -226,8 +226,9 @@ end
 $$;
 
 -- Claims an operation in a transaction of a service, and returns what it found: `locked`, because another transaction
--- holds the lock of the operation; `claimed`; `open`, if this transaction has claimed it before and not finished it;
--- `ended`, if it has a row or is dead. Under a stricter level than READ COMMITTED, the snapshot may be older than the
+-- holds the lock of the operation; `busy`, the same under SERIALIZABLE, where a search for a row that is not there yet
+-- can undo one of the two transactions (40001); `claimed`; `open`, if this transaction has claimed it before and not
+-- finished it; `ended`, if it has a row or is dead. Under a stricter level than READ COMMITTED, the snapshot may be older than the
 -- row of a twin, which only an insertion finds (40001); and a search would lock a page of the key for everybody. So a
 -- row is inserted first, and undone.
 create function hapax_claim_own(namespace text, operation uuid, rule smallint, fingerprint bytea) returns text
@@ -242,7 +243,7 @@ begin
     if not pg_try_advisory_xact_lock(
         uuid_hash_extended(operation, hashtextextended(namespace, '"SCHEMA".hapax_ledger'::regclass::oid::bigint))
     ) then
-        return 'locked';
+        return case when current_setting('transaction_isolation') = 'serializable' then 'busy' else 'locked' end;
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         begin
@@ -311,6 +312,9 @@ begin
     claim := "SCHEMA".hapax_claim_own(namespace, operation, rule, print);
     if claim = 'claimed' then
         outcome := 'fresh';
+        return;
+    elsif claim = 'busy' then
+        outcome := 'busy';
         return;
     end if;
     -- Also without the lock: another transaction that replays the operation holds it, too.

@@ -11,6 +11,7 @@ use hapax_testkit::servers::{self, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 use tokio_postgres::NoTls;
 
+use super::ledger_guard::connect;
 use super::{POSTGRES, schema, store};
 use crate::support::with_timeout;
 
@@ -22,6 +23,11 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_claim_that_is_gone_without_events_undoes_the_effect", POSTGRES, claim_gone),
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
         servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
+        servers::test(
+            "serializable_transactions_of_callers_that_find_each_other_busy_both_commit",
+            POSTGRES,
+            busy_transactions,
+        ),
         servers::test("ledgers_in_two_schemas_do_not_block_each_other", POSTGRES, two_schemas),
         servers::test("a_handler_claims_and_finishes_in_another_ledger", POSTGRES, another_ledger),
         servers::test("record_and_row_of_an_operation_have_the_same_bytes", POSTGRES, behind_gate),
@@ -278,5 +284,29 @@ async fn strict_transactions() {
         let again = client.build_transaction().isolation_level(level).start().await.unwrap();
         let claimed = ledger.claim::<String>(&again, &call(key)).await.unwrap();
         assert!(matches!(&claimed, Claimed::Replay(answer) if answer == "done"), "{claimed:?}");
+    }
+}
+
+/// Each of two transactions runs an operation, and finds that of the other one busy. They have no conflict.
+async fn busy_transactions() {
+    use tokio_postgres::IsolationLevel::Serializable;
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    ledger.create_tables().await.unwrap();
+    let mut clients = [connect(&schema, schema.name()).await, connect(&schema, schema.name()).await];
+    let mut open = Vec::new();
+    for (client, key) in clients.iter_mut().zip(["one", "two"]) {
+        let transaction = client.build_transaction().isolation_level(Serializable).start().await.unwrap();
+        let claimed = ledger.claim::<String>(&transaction, &call(key)).await.unwrap();
+        let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+        open.push((transaction, entry));
+    }
+    for ((transaction, _), key) in open.iter().zip(["two", "one"]) {
+        let claimed = ledger.claim::<String>(transaction, &call(key)).await.unwrap();
+        assert!(matches!(claimed, Claimed::Busy), "{claimed:?}");
+    }
+    for (transaction, entry) in open {
+        entry.finish(&transaction, &String::from("done")).await.unwrap();
+        transaction.commit().await.unwrap();
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("the_functions_use_the_key_also_when_the_tables_grow", POSTGRES, growing_tables),
         servers::test("an_operation_that_is_closed_is_dead_in_sql", POSTGRES, dead),
         servers::test("an_operation_that_has_ended_is_not_busy_in_sql", POSTGRES, two_replays),
+        servers::test("serializable_transactions_that_find_each_other_busy_both_commit_in_sql", POSTGRES, busy_twins),
         servers::test("a_refusal_can_be_recorded_in_sql_without_its_effect", POSTGRES, refusal),
         servers::test("a_claim_of_another_transaction_cannot_be_finished_in_sql", POSTGRES, foreign_claim),
         servers::test("a_prepared_transaction_has_finished_its_operation", POSTGRES, prepared),
@@ -267,6 +268,25 @@ async fn two_replays() {
     assert_eq!(once(&owner, "one", None).await, replay);
     assert_eq!(once(&other, "two", None).await.unwrap().0, "fresh");
     assert_eq!(once(&owner, "two", None).await, Ok(("busy".into(), None)));
+}
+
+/// Each of two transactions runs an operation, and finds that of the other one busy. They have no conflict.
+async fn busy_twins() {
+    let (schema, first) = with_tables().await;
+    let second = connect(&schema, schema.name()).await;
+    second.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
+    let both = [(&first, "one", "two"), (&second, "two", "one")];
+    for (client, own, _) in both {
+        client.batch_execute("begin isolation level serializable").await.unwrap();
+        assert_eq!(once(client, own, None).await.unwrap().0, "fresh");
+    }
+    for (client, _, other) in both {
+        assert_eq!(once(client, other, None).await, Ok(("busy".into(), None)));
+    }
+    for (client, own, _) in both {
+        assert_eq!(done(client, own, b"done").await, Ok(()));
+        client.batch_execute("commit").await.unwrap();
+    }
 }
 
 /// Only a superuser who turns the triggers off can commit an open claim.
