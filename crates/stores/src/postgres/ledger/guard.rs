@@ -11,8 +11,13 @@ use crate::postgres::schema::Schema;
 /// second it finds a third of that.
 const MANY_DEAD_ROWS: i64 = 1_000_000;
 
+/// How large the tables may be to be searched for rows: 128 MiB. They have two and a half million dead rows then, which
+/// the server reads in some tenths of a second. A search that takes longer than a check may would fail the check.
+const MOST_SEARCHED_BYTES: i64 = 128 << 20;
+
 /// The faults of the tables of claims, and whether they grow. A database without these tables, and a standby, have
-/// none. A role without `SELECT` on both tables learns nothing about their rows. Sets the metric of their size.
+/// none. A role without `SELECT` on both tables learns nothing about their rows, and nobody does while the tables are
+/// too large. Sets the metric of their size.
 ///
 /// # Errors
 /// As for every statement.
@@ -26,13 +31,18 @@ async fn read_findings(client: &Client, schema: &Schema) -> Result<Vec<Finding>,
     if !state.try_get("has_guard")? {
         return Ok(Vec::new());
     }
-    telemetry::ledger_claims_size(state.try_get::<_, i64>("bytes")?.unsigned_abs());
+    let bytes: i64 = state.try_get("bytes")?;
+    let is_too_large = bytes > MOST_SEARCHED_BYTES;
+    telemetry::ledger_claims_size(bytes.unsigned_abs());
     let mut faults = query(include_str!("guard.sql")).await?;
-    if state.try_get("is_readable")? {
+    let is_readable: bool = state.try_get("is_readable")?;
+    if is_readable && !is_too_large {
         faults.extend(query(include_str!("guard_rows.sql")).await?);
     }
     let mut findings: Vec<Finding> = faults.iter().map(fault).collect::<Result<_, _>>()?;
-    findings.extend(growth(state.try_get("dead_rows")?));
+    let has_many_dead_rows = state.try_get::<_, i64>("dead_rows")? > MANY_DEAD_ROWS;
+    findings.extend(has_many_dead_rows.then(|| warning(GROWTH)));
+    findings.extend(is_too_large.then(|| warning(NOT_SEARCHED)));
     Ok(findings)
 }
 
@@ -42,8 +52,8 @@ fn fault(row: &Row) -> Result<Finding, Error> {
     Ok(Finding { severity: Severity::Refuse, message })
 }
 
-fn growth(dead_rows: i64) -> Option<Finding> {
-    (dead_rows > MANY_DEAD_ROWS).then(|| Finding { severity: Severity::Warn, message: GROWTH.to_owned() })
+fn warning(message: &str) -> Finding {
+    Finding { severity: Severity::Warn, message: message.to_owned() }
 }
 
 const REMEDY: &str = "find out who has changed it, look for effects without a row, and restore the table as `hapax \
@@ -52,3 +62,7 @@ const REMEDY: &str = "find out who has changed it, look for effects without a ro
 const GROWTH: &str = "the tables of claims, hapax_guard and hapax_open, have more than a million dead rows that vacuum \
     has not removed; end what has held an old snapshot for long: see backend_xmin in pg_stat_activity, \
     pg_prepared_xacts and xmin in pg_replication_slots. If there is nothing, turn autovacuum on";
+
+const NOT_SEARCHED: &str = "the tables of claims, hapax_guard and hapax_open, have more than 128 MiB, so that they are \
+    not searched for a claim that was committed without its end; when nothing holds an old snapshot any more, run \
+    `vacuum full` for both";

@@ -25,6 +25,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("without_triggers_there_is_no_claim", POSTGRES, without_triggers),
         servers::test("tables_of_claims_that_stop_no_commit_are_refused", POSTGRES, broken_guard),
         servers::test("claims_that_an_old_snapshot_keeps_are_reported_until_vacuum_removes_them", POSTGRES, growth),
+        servers::test("tables_of_claims_that_are_too_large_are_not_searched_for_rows", POSTGRES, large),
         servers::test("a_row_that_appears_meanwhile_is_replayed", POSTGRES, row_meanwhile),
         servers::test("a_handler_that_ends_the_operation_of_its_runner_is_counted", POSTGRES, own_operation),
     ]
@@ -287,6 +288,29 @@ async fn growth() {
     until("the dead rows are reported", &is_reported).await;
     snapshot.batch_execute("commit").await.unwrap();
     until("nothing is reported any more", async || !is_reported().await).await;
+}
+
+/// The rows of a large transaction that was rolled back, and one that was committed without triggers.
+async fn large() {
+    let (schema, ledger, client) = with_tables().await;
+    let admin = schema.admin();
+    let rows = "insert into hapax_open (operation, rule, namespace, fingerprint)
+                select gen_random_uuid(), 0, 'n', decode(repeat('00', 1800), 'hex') from generate_series(1, 80000)";
+    client.batch_execute(&format!("begin; {rows}; rollback")).await.unwrap();
+    let committed = format!(
+        "set search_path to {}; alter table hapax_guard disable trigger all;
+         insert into hapax_guard (operations) values (1); alter table hapax_guard enable trigger all",
+        schema.name()
+    );
+    admin.batch_execute(&committed).await.unwrap();
+    for (severity, message) in
+        [(Severity::Warn, "have more than 128 MiB"), (Severity::Refuse, "has a claim that was committed")]
+    {
+        let findings = ledger.check(1).await.unwrap();
+        let is_expected = findings.iter().all(|it| it.severity == severity && it.message.contains(message));
+        assert!(is_expected && findings.len() == 1, "{findings:?}");
+        admin.batch_execute("vacuum full hapax_open").await.unwrap();
+    }
 }
 
 /// Somebody writes the row without the lock of the operation. The effect of the runner is undone.
