@@ -258,6 +258,7 @@ impl PostgresLedger {
             Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
         };
         if let Err(error) = self.preparation.prepare(&mut call, &self.sql).await {
+            call.end_after(&error);
             return (Attempted::not_begun(call_fault(error)), Ok(()));
         }
         let client = call.client();

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
@@ -42,11 +42,9 @@ impl UnansweredCall<'_> {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, PostgresCallError> {
         let rows = self.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
-        if match &rows {
-            Ok(_) => true,
-            Err(error) => error.is_rolled_back() && !error.is_read_only(),
-        } {
-            self.end();
+        match &rows {
+            Ok(_) => self.end(),
+            Err(error) => self.end_after(error),
         }
         rows
     }
@@ -78,18 +76,19 @@ impl UnansweredCall<'_> {
         };
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
         let rows = session.client.query(&prepared, &values).await.map_err(PostgresCallError::Sent);
-        if let Err(error) = &rows {
-            // It is prepared again: a migration may have made its plan invalid.
-            session.prepared.remove(statement);
-            if !error.is_rolled_back() || error.is_read_only() {
-                return rows;
+        match &rows {
+            Ok(_) => self.end(),
+            Err(error) => {
+                // It is prepared again: a migration may have made its plan invalid.
+                session.prepared.remove(statement);
+                self.end_after(error);
             }
         }
-        self.end();
         rows
     }
 
-    /// Prepares these statements, each with the types of its parameters, all at once.
+    /// Prepares these statements, each with the types of its parameters, all at once. If one fails, the connection keeps
+    /// none of them.
     ///
     /// # Cancel safety
     /// As [`ConnectionPool::query`].
@@ -99,7 +98,9 @@ impl UnansweredCall<'_> {
         let added = statements.iter().map(|(sql, types)| async move {
             client.prepare_typed(sql, types).await.map(|statement| ((*sql).to_owned(), statement))
         });
-        prepared.extend(try_join_all(added).await.map_err(PostgresCallError::Sent)?);
+        // All of them are awaited: a statement that is dropped is closed on the server.
+        let added: Result<Vec<_>, _> = join_all(added).await.into_iter().collect();
+        prepared.extend(added.map_err(PostgresCallError::Sent)?);
         Ok(())
     }
 
@@ -111,6 +112,14 @@ impl UnansweredCall<'_> {
     /// Returns the connection to the pool: the server has answered, and no transaction is open.
     pub(crate) fn end(&mut self) {
         self.connection = None;
+    }
+
+    /// Returns the connection to the pool if the server has answered with this error and no transaction is open, unless
+    /// the server takes no writes: the same host name may lead to another server by now.
+    pub(crate) fn end_after(&mut self, error: &PostgresCallError) {
+        if error.is_rolled_back() && !error.is_read_only() {
+            self.end();
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hapax_core::gate::Provenance;
+use hapax_core::ErrorKind;
+use hapax_core::gate::{Provenance, Reason};
 use hapax_core::ledger::{Claimed, Entry, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Finding, Severity};
@@ -15,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_postgres::Client;
 
-use super::ledger::{call, ledger, terms};
+use super::ledger::{call, ledger, run, terms};
 use super::ledger_guard::connect;
 use super::{POSTGRES, schema, start};
 
@@ -24,6 +25,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_runner_prepares_its_statements_unless_a_pooler_is_in_between", "pgbouncer", prepared),
         servers::test("a_transaction_of_the_caller_prepares_nothing", POSTGRES, callers),
         servers::test("a_runner_whose_names_of_statements_are_taken_prepares_nothing", POSTGRES, taken),
+        servers::test("a_runner_whose_statements_cannot_be_prepared_keeps_its_connection", POSTGRES, refused),
         servers::test("a_run_whose_prepared_statements_are_lost_runs_again_without_them", POSTGRES, lost),
     ]
 }
@@ -99,6 +101,31 @@ async fn lost() {
         let row = schema.admin().query_one(&counted, &[]).await.unwrap();
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 0), "effects, and failures that were counted");
     }
+}
+
+/// A function is missing for a while.
+async fn refused() {
+    let schema = schema().await;
+    let ledger = ledger(&format!("{}&connections=1", schema.url()), terms());
+    ledger.create_tables().await.unwrap();
+    let (admin, name) = (schema.admin(), schema.name());
+    let find = format!("select pid from pg_stat_activity where usename = '{name}'");
+    let sessions = async || {
+        let rows = admin.query(&find, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+    };
+    let (before, rename) = (sessions().await, format!("alter function {name}.hapax_finish_one rename to hapax_absent"));
+    assert_eq!(before.len(), 1);
+    admin.batch_execute(&rename).await.unwrap();
+    for _ in 0..3 {
+        let refused = run(&ledger, "one").await.unwrap_err();
+        assert_eq!(refused.reason, Reason::Store(ErrorKind::Unusable));
+        assert_eq!(sessions().await, before);
+    }
+    let undo = format!("alter function {name}.hapax_absent rename to hapax_finish_one");
+    admin.batch_execute(&undo).await.unwrap();
+    assert_eq!(seen_by_handlers(&ledger, "one").await, "6", "those that could be prepared before are closed");
+    assert_eq!(sessions().await, before);
 }
 
 /// The driver numbers the statements of a process. The next ones are taken on each connection of this pooler.
