@@ -61,9 +61,10 @@ impl Preparation {
     }
 }
 
-const LOST: &str = "the server did not know a prepared statement of the ledger, or had another one under its name; the \
-    ledger sends its statements unnamed until the process ends, which takes the server longer. Let no handler run \
-    DEALLOCATE ALL or DISCARD ALL, and use no pooler that greets its clients with the number of a server process";
+const LOST: &str = "the server did not know a prepared statement of the ledger, had another one under its name, or did \
+    not run it because a migration has changed its result; the ledger sends its statements unnamed until the process \
+    ends, which takes the server longer. Let no handler run DEALLOCATE ALL or DISCARD ALL, use no pooler that greets \
+    its clients with the number of a server process, and start the process again after a migration";
 
 /// The statements of a runner with the types of their parameters.
 fn statements(sql: &Sql) -> [(&str, Vec<Type>); 6] {

@@ -26,6 +26,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_transaction_of_the_caller_prepares_nothing", POSTGRES, callers),
         servers::test("a_runner_whose_names_of_statements_are_taken_prepares_nothing", POSTGRES, taken),
         servers::test("a_runner_whose_statements_cannot_be_prepared_keeps_its_connection", POSTGRES, refused),
+        servers::test("a_run_whose_statements_a_migration_has_changed_runs_again_unnamed", POSTGRES, changed),
         servers::test("a_run_whose_prepared_statements_are_lost_runs_again_without_them", POSTGRES, lost),
     ]
 }
@@ -126,6 +127,22 @@ async fn refused() {
     admin.batch_execute(&undo).await.unwrap();
     assert_eq!(seen_by_handlers(&ledger, "one").await, "6", "those that could be prepared before are closed");
     assert_eq!(sessions().await, before);
+}
+
+/// The function of the finish returns something else by now.
+async fn changed() {
+    let schema = schema().await;
+    let ledger = ledger(&format!("{}&connections=1", schema.url()), terms().max_attempts(1));
+    assert_eq!(seen_by_handlers(&ledger, "one").await, "6");
+    let migration = format!(
+        "alter function {0}.hapax_finish_one rename to hapax_finish_before;
+         create function {0}.hapax_finish_one(tid, text, uuid, smallint, smallint, bytea, bytea) returns boolean
+         language sql as 'select {0}.hapax_finish_before($1, $2, $3, $4, $5, $6, $7); select true'",
+        schema.name()
+    );
+    schema.admin().batch_execute(&migration).await.unwrap();
+    assert_eq!(run(&ledger, "two").await.unwrap().provenance, Provenance::Fresh);
+    assert_eq!(warnings(&ledger.check(1).await.unwrap()), 1);
 }
 
 /// The driver numbers the statements of a process. The next ones are taken on each connection of this pooler.
