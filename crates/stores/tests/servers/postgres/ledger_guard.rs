@@ -199,51 +199,17 @@ async fn without_triggers() {
     }
 }
 
+/// The default of the column `open`.
+const DEFAULT: &str = "case when pg_catalog.current_setting('session_replication_role') <> 'replica' then 1 end";
+
 async fn broken_guard() {
     let (schema, ledger, _) = with_tables().await;
     let admin = schema.admin();
     let tables = PostgresTables::connect(&schema.url().parse().unwrap()).unwrap();
     admin.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
     assert_eq!((ledger.check(1).await.unwrap(), tables.check().await.unwrap()), (vec![], vec![]));
-    let key = "add constraint key foreign key (open) references hapax_never";
-    let on_another = "constraint key references hapax_never deferrable initially deferred";
-    let restore = |table: &str| {
-        format!(
-            "alter table {table} drop constraint if exists key, drop constraint if exists {table}_is_finished,
-                 add constraint {table}_is_finished foreign key (open) references hapax_never
-                     deferrable initially deferred"
-        )
-    };
     for table in ["hapax_guard", "hapax_open"] {
-        let dropped = format!("alter table {table} drop constraint {table}_is_finished");
-        let (off, on) =
-            (format!("alter table {table} disable trigger all"), format!("alter table {table} enable trigger all"));
-        let insert = if table == "hapax_guard" {
-            "insert into hapax_guard (operations) values (1)"
-        } else {
-            "insert into hapax_open (operation, rule, namespace, fingerprint) values (gen_random_uuid(), 0, 'n', '')"
-        };
-        for (add, undo, fault) in [
-            (format!("{off}; {insert}; {on}"), format!("delete from {table}"), "has a claim that was committed"),
-            (dropped.clone(), restore(table), "lacks its foreign key"),
-            (format!("{dropped}; alter table {table} {key}"), restore(table), "lacks its foreign key"),
-            (
-                format!("{dropped}; alter table {table} {key} deferrable initially deferred not valid"),
-                restore(table),
-                "lacks its foreign key",
-            ),
-            (off.clone(), on.clone(), "a trigger of the key is disabled"),
-            (
-                format!("{dropped}; alter table {table} add other smallint {on_another}"),
-                format!("alter table {table} drop column other; {}", restore(table)),
-                "lacks its foreign key",
-            ),
-            (
-                format!("alter table {table} alter open drop not null"),
-                format!("alter table {table} alter open set not null"),
-                "has a column open that may be null",
-            ),
-        ] {
+        for (add, undo, fault) in faults(table) {
             let message = if fault.starts_with("a trigger") { fault.to_owned() } else { format!("{table} {fault}") };
             assert_refused(&schema, (&ledger, &tables), (&add, &undo), &message).await;
         }
@@ -251,6 +217,58 @@ async fn broken_guard() {
     let check = "alter table hapax_never drop constraint hapax_never_check";
     let undo = "alter table hapax_never add check (false)";
     assert_refused(&schema, (&ledger, &tables), (check, undo), "hapax_never can have rows").await;
+}
+
+/// What can be wrong with a table of claims: what does it, what undoes it, and what is said.
+fn faults(table: &str) -> Vec<(String, String, &'static str)> {
+    let alter = |change: &str| format!("alter table {table} {change}");
+    let insert = if table == "hapax_guard" {
+        "insert into hapax_guard (operations) values (1)"
+    } else {
+        "insert into hapax_open (operation, rule, namespace, fingerprint) values (gen_random_uuid(), 0, 'n', '')"
+    };
+    let (off, on) = (alter("disable trigger all"), alter("enable trigger all"));
+    let mut faults = vec![
+        (format!("{off}; {insert}; {on}"), format!("delete from {table}"), "has a claim that was committed"),
+        (off, on, "a trigger of the key is disabled"),
+        (alter("alter open drop not null"), alter("alter open set not null"), "has a column open that may be null"),
+        (
+            alter("alter open set default 1"),
+            alter(&format!("alter open set default ({DEFAULT})")),
+            "has a column open whose default",
+        ),
+    ];
+    faults.extend(faults_of_key(table).map(|(add, undo)| (add, undo, "lacks its foreign key")));
+    faults
+}
+
+/// What can be wrong with the foreign key of a table of claims, and what undoes it.
+fn faults_of_key(table: &str) -> [(String, String); 5] {
+    let dropped = format!("alter table {table} drop constraint {table}_is_finished");
+    let restore = format!(
+        "alter table {table} drop constraint if exists key, drop constraint if exists {table}_is_finished,
+             add constraint {table}_is_finished foreign key (open) references hapax_never
+                 deferrable initially deferred"
+    );
+    let key = format!("{dropped}; alter table {table} add constraint key foreign key (open) references hapax_never");
+    let on_another = "add other smallint constraint key references hapax_never deferrable initially deferred";
+    let without_triggers = format!(
+        "set allow_system_table_mods = on;
+         create table kept as
+             select g.* from pg_trigger g join pg_constraint k on k.oid = g.tgconstraint
+              where k.conname = '{table}_is_finished' and k.conrelid = '{table}'::regclass;
+         delete from pg_trigger g using kept where g.oid = kept.oid"
+    );
+    [
+        (dropped.clone(), restore.clone()),
+        (key.clone(), restore.clone()),
+        (format!("{key} deferrable initially deferred not valid"), restore.clone()),
+        (
+            format!("{dropped}; alter table {table} {on_another}"),
+            format!("alter table {table} drop column other; {restore}"),
+        ),
+        (without_triggers, "insert into pg_trigger select * from kept; drop table kept".to_owned()),
+    ]
 }
 
 async fn assert_refused(
