@@ -129,22 +129,29 @@ impl ReportReadiness for RelayHealth {
 
 #[cfg(test)]
 mod tests {
-    use hapax::outbox::MemoryOutbox;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use hapax::outbox::{MemoryOutbox, OutgoingEvent, Published, Sink};
     use hapax::runtime::Tokio;
     use hapax::store::{Memory, MemorySettings};
+    use hapax::{Error, ErrorKind};
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;
     use crate::store::findings::tests::Log;
 
-    #[tokio::test]
-    async fn what_a_repeated_check_finds_is_logged_once_and_counted() {
+    fn health(sink: SinkSlot) -> RelayHealth {
         let runtime = Arc::new(Tokio::current());
         let store = Arc::new(Memory::with(Arc::clone(&runtime) as _, MemorySettings::default()));
         let (inspect, namespace) = (Arc::clone(&store) as _, "test".to_owned());
-        let (outbox, sink) = (Arc::new(MemoryOutbox::new(Arc::clone(&runtime) as _)), Arc::default());
+        let outbox = Arc::new(MemoryOutbox::new(Arc::clone(&runtime) as _));
         let checks = StoreChecks { store, inspect, runtime, namespace, secret: None, timeout: CHECK_EVERY };
-        let health = RelayHealth { checks, outbox, sink, log: FindingLog::of("what the relay needs") };
+        RelayHealth { checks, outbox, sink: Arc::new(sink), log: FindingLog::of("what the relay needs") }
+    }
+
+    #[tokio::test]
+    async fn what_a_repeated_check_finds_is_logged_once_and_counted() {
+        let health = health(SinkSlot::default());
         let (log, recorder) = (Log::default(), PrometheusBuilder::new().build_recorder());
         let _logged = tracing::dispatcher::set_default(&log.dispatch());
         let _counted = metrics::set_default_local_recorder(&recorder);
@@ -154,5 +161,58 @@ mod tests {
         assert_eq!(log.matches("the records in its database: the memory store forgets every key").count(), 1, "{log}");
         let page = recorder.handle().render();
         assert!(page.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{page}");
+    }
+
+    /// A sink with one finding at its first two checks. It cannot be reached for the third one, and has no finding then.
+    #[derive(Debug)]
+    struct TestSink {
+        name: Arc<str>,
+        checks: AtomicU8,
+    }
+
+    #[async_trait]
+    impl Sink for TestSink {
+        fn name(&self) -> &Arc<str> {
+            &self.name
+        }
+
+        fn max_len(&self) -> usize {
+            usize::MAX
+        }
+
+        fn window(&self) -> Option<Duration> {
+            None
+        }
+
+        async fn check(&self) -> hapax::Result<Vec<Finding>> {
+            match self.checks.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => Ok(vec![Finding { severity: Severity::Warn, message: "it may lose events".into() }]),
+                2 => Err(Error::new(ErrorKind::NotApplied, "it is away")),
+                _ => Ok(Vec::new()),
+            }
+        }
+
+        async fn publish(&self, _event: &Arc<OutgoingEvent>) -> Published {
+            unreachable!("nothing is published")
+        }
+
+        async fn close(&self) {}
+    }
+
+    #[tokio::test]
+    async fn a_check_that_fails_resolves_nothing() {
+        let sink = TestSink { name: "test".into(), checks: AtomicU8::new(0) };
+        let health = health(SinkSlot::of(Arc::new(sink)));
+        let (log, recorder) = (Log::default(), PrometheusBuilder::new().build_recorder());
+        let _logged = tracing::dispatcher::set_default(&log.dispatch());
+        let _counted = metrics::set_default_local_recorder(&recorder);
+        for (warnings, resolved) in [(2, 0), (2, 0), (2, 0), (1, 1)] {
+            health.check_again().await;
+            let (log, page) = (log.text(), recorder.handle().render());
+            assert!(page.contains(&format!("hapax_store_findings{{severity=\"warn\"}} {warnings}\n")), "{page}");
+            assert_eq!(log.matches("resolved: the sink: it may lose events").count(), resolved, "{log}");
+            // Once at its start, and once when it is resolved.
+            assert_eq!(log.matches("the sink: it may lose events").count(), 1 + resolved, "{log}");
+        }
     }
 }

@@ -29,6 +29,12 @@ pub(crate) struct SinkSlot {
 }
 
 impl SinkSlot {
+    /// A slot whose sink is open.
+    #[cfg(test)]
+    pub(crate) fn of(sink: Arc<dyn Sink>) -> Self {
+        Self { sink: OnceLock::from(sink), failure: Mutex::default() }
+    }
+
     /// The sink.
     ///
     /// # Errors
