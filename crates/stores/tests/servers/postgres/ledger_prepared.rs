@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use hapax_core::ErrorKind;
 use hapax_core::gate::{Provenance, Reason};
@@ -14,15 +15,17 @@ use hapax_testkit::servers::{self, PgBouncer, PostgresServer};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, NoTls};
 
 use super::ledger::{call, ledger, run, terms};
 use super::ledger_guard::connect;
 use super::{POSTGRES, schema, start};
+use crate::support::with_timeout;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
         servers::test("a_runner_prepares_its_statements_unless_a_pooler_is_in_between", "pgbouncer", prepared),
+        servers::test("a_runner_waits_for_its_turn_behind_a_busy_pooler", "pgbouncer", busy_pooler),
         servers::test("a_transaction_of_the_caller_prepares_nothing", POSTGRES, callers),
         servers::test("a_runner_whose_names_of_statements_are_taken_prepares_nothing", POSTGRES, taken),
         servers::test("a_runner_whose_statements_cannot_be_prepared_keeps_its_connection", POSTGRES, refused),
@@ -52,6 +55,29 @@ async fn prepared() {
     assert_eq!(seen_by_handlers(&direct, "two").await, "6", "they are prepared once");
     let pooled = ledger(&schema.url_at(pooler.address()), terms());
     assert_eq!(seen_by_handlers(&pooled, "three").await, "0");
+}
+
+/// Both sessions that the pooler has for the role are in transactions of others.
+async fn busy_pooler() {
+    let schema = schema().await;
+    ledger(&schema.url(), terms()).create_tables().await.unwrap();
+    let url = schema.url_at(PgBouncer::shared().await.unwrap().address());
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let (client, connection) = tokio_postgres::connect(url.split_once('?').unwrap().0, NoTls).await.unwrap();
+        Tokio::current().spawn(Box::pin(async { drop(connection.await) }));
+        client.batch_execute("begin; select 1").await.unwrap();
+        others.push(client);
+    }
+    let ledger = ledger(&url, terms());
+    let mut found = Box::pin(ledger.create_tables());
+    // Longer than a connect may take.
+    assert!(with_timeout(Duration::from_secs(2), found.as_mut()).await.is_none(), "it waits for a session");
+    for client in others {
+        client.batch_execute("commit").await.unwrap();
+    }
+    found.await.unwrap();
+    assert_eq!(seen_by_handlers(&ledger, "one").await, "0");
 }
 
 async fn callers() {
