@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::broker::{
-    Acknowledges, Capability, DeadLetterId, DeadLetterStore, Delivery, DeliveryId, Event, Lane, MarkedLetter, Room,
-    Settle, Settlement, Source,
+    Acknowledges, Capability, DeadLetterId, DeadLetterStore, Delivery, DeliveryId, Event, Lane, MarkedLetter, Pause,
+    Room, Settle, Settlement, Source,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
@@ -204,6 +204,10 @@ impl Source for RedriveSource {
     async fn stop_reading(&mut self) {
         self.has_stopped = true;
         self.inner.stop_reading().await;
+    }
+
+    fn note_pause(&mut self, pause: Option<Pause>) {
+        self.inner.note_pause(pause);
     }
 
     /// Gives back the letters that were taken and not delivered.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::Result;
 use hapax_core::broker::{
-    Acknowledges, BrokerLease, Capability, DeadReason, Event, Headers, Job, Message, Pause, Process, Room, Settle,
-    Source, Verdict,
+    Acknowledges, BrokerLease, Capability, DeadReason, Event, Headers, Job, MemoryDeadLetterStore, Message, Pause,
+    Process, Room, Settle, Source, Verdict,
 };
 use hapax_core::runtime::Runtime;
-use hapax_core::worker::{MessageIdentity, Worker};
+use hapax_core::worker::{MessageIdentity, RedriveSource, Worker};
 use hapax_testkit::{MemoryBroker, MemoryDeadLetters, VirtualTime};
 use parking_lot::Mutex;
 
@@ -89,7 +89,10 @@ impl Bench {
         };
         let broker = MemoryBroker::queue(time.process(), capability);
         let (dead, pauses) = (Arc::new(MemoryDeadLetters::new()), Arc::default());
-        let source = WatchedSource { inner: broker.source(), pauses: Arc::clone(&pauses) };
+        let source = Box::new(WatchedSource { inner: broker.source(), pauses: Arc::clone(&pauses) });
+        // As in `hapax worker`.
+        let letters = Arc::new(MemoryDeadLetterStore::new(time.process()));
+        let source = RedriveSource::new(source, letters, Arc::clone(&process) as _);
         let worker =
             Worker::builder(Box::new(source), Arc::new(Scripted(Mutex::new(verdicts))), Arc::clone(&dead) as _)
                 .identity(MessageIdentity::new("group").unwrap())
