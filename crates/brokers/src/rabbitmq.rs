@@ -45,7 +45,7 @@ use self::url::MessageOrder;
 pub use self::url::RabbitMqUrl;
 use crate::errors::{unknown, unusable};
 
-/// As many messages the broker sends in advance while the worker has no room.
+/// As many messages the broker sends in advance. The time that they wait here counts for its `consumer_timeout`.
 const PREFETCH: u16 = 256;
 
 /// The messages of a queue of RabbitMQ. Needs a server from 3.10 on.
@@ -54,7 +54,7 @@ const PREFETCH: u16 = 256;
 /// channel or the connection ends, everything that was not acknowledged arrives again.
 ///
 /// A quorum queue counts deliveries, also of messages that were only sent in advance, and drops a message after
-/// `delivery-limit` of them unless it has a dead-letter exchange. Two deliveries before, the message becomes a dead
+/// `delivery-limit` of them unless it has a dead-letter exchange. A few deliveries before, the message becomes a dead
 /// letter of the worker, with the reason `deliveries-exhausted`.
 ///
 /// During a pause of the worker that is longer than a tenth of `consumer-timeout`, the source gives all messages back
@@ -131,15 +131,13 @@ impl RabbitMqSource {
     }
 
     /// Begins to consume. A probe takes one message at a time.
-    async fn open(&mut self, room: &Room, is_probe: bool) -> Result<()> {
+    async fn open(&mut self, is_probe: bool) -> Result<()> {
         if self.opening.is_none() {
-            let of_room = u16::try_from(room.messages).unwrap_or(u16::MAX);
-            let of_room = if of_room == 0 { PREFETCH } else { of_room };
             let start = SessionStart {
                 url: Arc::clone(&self.url),
                 first_host: self.failures,
                 connection: self.idle.take(),
-                prefetch: if is_probe { 1 } else { self.url.prefetch.unwrap_or(of_room) },
+                prefetch: if is_probe { 1 } else { self.url.prefetch.unwrap_or(PREFETCH) },
                 is_probe,
                 runtime: Arc::clone(&self.runtime),
             };
@@ -205,7 +203,11 @@ impl RabbitMqSource {
             Some(error) => {
                 warn!(source = %name, %error, "the broker cannot be reached; what was not acknowledged arrives again");
             }
-            None => warn!(source = %name, "the broker has ended the consumer: its queue is gone, or moves"),
+            None => warn!(source = %name,
+                source = %name,
+                "the broker has ended the consumer: its queue is gone, or moves, or a message was held for longer than the \
+                 consumer_timeout"
+            ),
         }
         self.settle.lose();
         self.waiting.clear();
@@ -219,9 +221,10 @@ impl RabbitMqSource {
         self.waiting.clear();
         self.idle = Some(Arc::clone(&session.connection));
         self.lost.clone_from(&session.lane);
+        let runtime = Arc::clone(&self.runtime);
         self.ending = Some(Box::pin(async move {
             // An error means that it has ended.
-            let _ = session.end_channel().await;
+            let _ = timeout(&*runtime, PATIENCE, session.end_channel()).await;
         }));
     }
 
@@ -309,7 +312,7 @@ impl Source for RabbitMqSource {
                 return Ok(Event::Lost { lanes: vec![lane] });
             }
             if let Some(ending) = &mut self.ending {
-                timeout(&*self.runtime, PATIENCE, ending).await;
+                ending.await;
                 self.ending = None;
             }
             let taken = self.take(&room);
@@ -325,7 +328,7 @@ impl Source for RabbitMqSource {
                 SourceStep::Rest { until } => {
                     self.runtime.sleep(until.saturating_sub(self.runtime.boottime_now())).await;
                 }
-                SourceStep::Open { is_probe } => self.open(&room, is_probe).await?,
+                SourceStep::Open { is_probe } => self.open(is_probe).await?,
             }
         }
     }

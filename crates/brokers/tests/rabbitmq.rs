@@ -138,7 +138,7 @@ async fn a_pause_of_three_timeouts_gives_everything_back_once() {
     for n in 0..20 {
         queue.send(&n.to_string()).await;
     }
-    let mut source = queue.source("&consumer-timeout=3&delivery-limit=4").await.unwrap();
+    let mut source = queue.source("&consumer-timeout=3").await.unwrap();
     let held = take(&mut source, 20).await;
     let since = runtime.boottime_now();
     source.note_pause(Some(Pause { since, until: since + 3 * TIMEOUT }));
@@ -272,8 +272,6 @@ async fn a_missing_queue_is_refused_and_one_that_goes_away_is_waited_for() {
     let queue = Queue::on(&server, "missing", "classic", None).await;
     queue.send("payload").await;
     assert_eq!(text(&take_after_loss(&mut source).await), "payload");
-    let denied = open(&server.url().replace("amqp://", "amqp://guest:wrong@")).await;
-    assert!(denied.is_err(), "a URL without a queue");
     let denied = open(&url.replace("amqp://", "amqp://guest:wrong@")).await.map(drop).unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::Unusable, "{denied}");
 }

@@ -61,9 +61,11 @@ impl WorkerPauses {
             (None, Some(channel)) if !channel.is_probe => return SourceStep::Consume { until: None }, // W2
             (Some(pause), None) if now < pause.until => return SourceStep::Rest { until: pause.until }, // W3
             (Some(_), None) => return SourceStep::Open { is_probe: true }, // W4
-            (Some(pause), Some(channel)) if !channel.is_probe => pause.since + self.timeout / 10, // W5
-            (Some(_), Some(channel)) => channel.at + self.timeout / 2,   // W6
-            (None, Some(_)) => self.resumed + SETTLES_WITHIN,            // W7
+            (Some(pause), Some(channel)) if !channel.is_probe && now < pause.until => pause.since + self.timeout / 10, // W5
+            // A job that was tried after the pause may run for longer.
+            (Some(pause), Some(channel)) if !channel.is_probe => pause.since + self.timeout / 2, // W6
+            (Some(_), Some(channel)) => channel.at + self.timeout / 2,                           // W7
+            (None, Some(_)) => self.resumed + SETTLES_WITHIN,                                    // W8
         };
         if now >= due { SourceStep::GiveBack } else { SourceStep::Consume { until: Some(due) } }
     }
@@ -104,19 +106,26 @@ mod tests {
     #[test]
     fn w5_it_gives_all_back_after_a_tenth_of_the_timeout() {
         let all = opened(0, false);
-        assert_eq!(pausing(100, 105).step(all, at(279)), SourceStep::Consume { until: Some(at(280)) });
+        assert_eq!(pausing(100, 300).step(all, at(279)), SourceStep::Consume { until: Some(at(280)) });
         assert_eq!(pausing(100, 300).step(all, at(280)), SourceStep::GiveBack);
     }
 
     #[test]
-    fn w6_it_gives_one_message_back_after_half_of_the_timeout() {
+    fn w6_a_job_after_the_pause_may_run_until_half_of_the_timeout() {
+        let all = opened(0, false);
+        assert_eq!(pausing(100, 105).step(all, at(999)), SourceStep::Consume { until: Some(at(1000)) });
+        assert_eq!(pausing(100, 105).step(all, at(1000)), SourceStep::GiveBack);
+    }
+
+    #[test]
+    fn w7_it_gives_one_message_back_after_half_of_the_timeout() {
         let probe = opened(300, true);
         assert_eq!(pausing(100, 305).step(probe, at(1199)), SourceStep::Consume { until: Some(at(1200)) });
         assert_eq!(pausing(100, 1300).step(probe, at(1200)), SourceStep::GiveBack);
     }
 
     #[test]
-    fn w7_after_the_pause_one_message_at_a_time_is_not_for_long() {
+    fn w8_after_the_pause_one_message_at_a_time_is_not_for_long() {
         let mut pauses = pausing(100, 300);
         pauses.note(None, at(310));
         assert_eq!(pauses.step(opened(300, true), at(310)), SourceStep::Consume { until: Some(at(311)) });

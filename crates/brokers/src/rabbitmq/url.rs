@@ -19,7 +19,7 @@ use crate::errors::invalid;
 /// |---|---|
 /// | `queue=NAME` | the queue, classic or quorum. It must exist. Streams are refused |
 /// | `order=routing-key`, `order=header:NAME` | messages with the same routing key, or the same value of this header, are processed one after the other; by default they have no order. Several workers keep it only on a queue with `x-single-active-consumer` |
-/// | `prefetch=COUNT` | as many messages the broker sends in advance, 1 to 65535; by default as many as the worker has room for |
+/// | `prefetch=COUNT` | as many messages the broker sends in advance, 1 to 65535; 256 by default: as many as the worker ends well within `consumer-timeout` |
 /// | `consumer-timeout=SECONDS` | how long the broker lets a message be unacknowledged, 1800 by default, as of the broker |
 /// | `delivery-limit=COUNT` | after so many deliveries a quorum queue drops a message, 20 by default, as of the broker; 0 if it never does |
 /// | `heartbeat=SECONDS` | a connection that is silent for twice this time is lost, 30 by default |
@@ -137,8 +137,11 @@ impl FromStr for RabbitMqUrl {
         let prefetch = url.number("prefetch", 1..=u16::MAX)?;
         let consumer_timeout = url.seconds("consumer-timeout", 1..=31_536_000)?.unwrap_or(Duration::from_secs(1800));
         let delivery_limit = url.number("delivery-limit", 0..=u32::MAX)?.unwrap_or(20);
-        if (1..=2).contains(&delivery_limit) {
-            return Err(invalid("the parameter `delivery-limit` is 0 or at least 3: the last two are for the worker"));
+        if (1..=4).contains(&delivery_limit) {
+            return Err(invalid(
+                "the parameter `delivery-limit` is 0 or at least 5: the worker needs the last ones, and each restart \
+                 spends one",
+            ));
         }
         let delivery_limit = Some(delivery_limit).filter(|limit| *limit > 0);
         Ok(Self { url, order, prefetch, consumer_timeout, delivery_limit })
@@ -199,7 +202,7 @@ mod tests {
             "amqp://a?queue=q&order=header:",
             "amqp://a?queue=q&prefetch=0",
             "amqp://a?queue=q&heartbeat=0",
-            "amqp://a?queue=q&delivery-limit=2",
+            "amqp://a?queue=q&delivery-limit=4",
             "amqp://a?queue=q&ca=/ca.pem",
             "nats://a?queue=q",
             &long,
