@@ -3,7 +3,7 @@
 //! ```text
 //! drain.rs     runs a relay until all rows are published
 //! bare.rs      the same without the relay
-//! brokers.rs   what both publish to: nats.rs, kafka.rs
+//! brokers.rs   what both publish to: nats.rs, kafka.rs, rabbitmq.rs
 //! latency.rs   from the insert of an event to its delivery
 //! takeover.rs  from the death of a relay process to the delivery of its events
 //! ```
@@ -14,6 +14,7 @@ mod drain;
 mod kafka;
 mod latency;
 mod nats;
+mod rabbitmq;
 mod takeover;
 
 use std::cell::{Cell, OnceCell};
@@ -28,6 +29,7 @@ use brokers::BenchBroker;
 use kafka::KafkaBroker;
 use latency::LatencyPlan;
 use nats::NatsBroker;
+use rabbitmq::RabbitMqBroker;
 pub(crate) use takeover::publish_until_end;
 
 /// The events of one measurement.
@@ -42,6 +44,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let mut subjects = vec![
         throughput(&bench, "relay, PostgreSQL to NATS", BrokerName::Nats),
         throughput(&bench, "relay, PostgreSQL to Kafka", BrokerName::Kafka),
+        throughput(&bench, "relay, PostgreSQL to RabbitMQ", BrokerName::RabbitMq),
     ];
     subjects.extend(latencies(&bench));
     subjects.push(takeover(&bench));
@@ -116,6 +119,7 @@ fn takeover(bench: &Rc<RelayBench>) -> Subject {
 enum BrokerName {
     Nats,
     Kafka,
+    RabbitMq,
 }
 
 /// The servers of the benchmark. A broker starts with the first measurement that needs it.
@@ -123,6 +127,7 @@ struct RelayBench {
     // End before the runtime that drives their connections.
     nats: OnceCell<Rc<NatsBroker>>,
     kafka: OnceCell<Rc<KafkaBroker>>,
+    rabbitmq: OnceCell<Rc<RabbitMqBroker>>,
     postgres: PostgresServer,
     topics: Cell<usize>,
     runtime: Runtime,
@@ -137,8 +142,8 @@ impl RelayBench {
             server.client().await?.batch_execute(include_str!("relay/tables.sql")).await?;
             anyhow::Ok(server)
         })?;
-        let (nats, kafka) = (OnceCell::new(), OnceCell::new());
-        Ok(Self { nats, kafka, postgres, topics: Cell::new(0), runtime })
+        let (nats, kafka, rabbitmq) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Ok(Self { nats, kafka, rabbitmq, postgres, topics: Cell::new(0), runtime })
     }
 
     fn url(&self) -> anyhow::Result<PostgresUrl> {
@@ -159,10 +164,18 @@ impl RelayBench {
         Ok(Rc::clone(self.kafka.get().expect("the lines above set it")))
     }
 
+    fn rabbitmq(&self) -> anyhow::Result<Rc<RabbitMqBroker>> {
+        if self.rabbitmq.get().is_none() {
+            self.rabbitmq.set(Rc::new(RabbitMqBroker::start(&self.runtime)?)).ok();
+        }
+        Ok(Rc::clone(self.rabbitmq.get().expect("the lines above set it")))
+    }
+
     fn broker(&self, name: BrokerName) -> anyhow::Result<Rc<dyn BenchBroker>> {
         match name {
             BrokerName::Nats => Ok(self.nats()?),
             BrokerName::Kafka => Ok(self.kafka()?),
+            BrokerName::RabbitMq => Ok(self.rabbitmq()?),
         }
     }
 

@@ -5,6 +5,7 @@
 //! loops.rs    what a loop without the worker does with its messages
 //! kafka.rs    topics, and loops that read them with the driver alone
 //! nats.rs     the same for streams of JetStream
+//! rabbitmq.rs the same for queues of RabbitMQ
 //! sqlite.rs   a queue and a ledger in one file
 //! backlog.rs  the memory of a worker process
 //! ```
@@ -14,6 +15,7 @@ mod drain;
 mod kafka;
 mod loops;
 mod nats;
+mod rabbitmq;
 mod sqlite;
 
 use std::cell::OnceCell;
@@ -32,6 +34,7 @@ pub(crate) use backlog::drain_and_report;
 use drain::DrainPlan;
 use kafka::KafkaTopics;
 use loops::LoopKind;
+pub(crate) use rabbitmq::connect as connect_to_rabbitmq;
 
 /// The messages of one transaction.
 const BATCH: usize = 256;
@@ -52,6 +55,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     subjects.extend(one_by_one(&servers));
     subjects.push(duplicates(&servers));
     subjects.push(nats::batches(&servers));
+    subjects.push(rabbitmq::batches(&servers));
     subjects.push(sqlite::batches());
     subjects.extend(published_patterns(&servers));
     subjects.push(backlog::memory(&servers, 100_000));
