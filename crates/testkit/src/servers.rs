@@ -33,7 +33,10 @@ mod starter;
 
 pub(crate) use availability::end_shared;
 pub use availability::{MissingService, main, required, test};
-pub use broker::{BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMqServer};
+pub use broker::{
+    BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server,
+    RabbitMqServer,
+};
 pub use libtest_mimic::Trial;
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;

@@ -121,6 +121,7 @@ pub(crate) fn end_shared() {
     super::NatsServer::end_shared();
     super::KafkaServer::end_shared();
     super::RabbitMqServer::end_shared();
+    super::RabbitMq3Server::end_shared();
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use crate::ports;
 
 mod kinds;
 
-pub use kinds::{Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMqServer};
+pub use kinds::{Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server, RabbitMqServer};
 
-/// A kind of broker: [`Nats`], [`Kafka`] or [`RabbitMq`].
+/// A kind of broker: [`Nats`], [`Kafka`], [`RabbitMq`] or [`RabbitMq3`].
 pub trait BrokerKind: Sized + Send + Sync + 'static {
     /// The name of the service, for [`required`](super::required).
     const NAME: &'static str;

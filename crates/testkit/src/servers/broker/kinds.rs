@@ -15,9 +15,13 @@ pub enum Nats {}
 #[derive(Clone, Copy, Debug)]
 pub enum Kafka {}
 
-/// A RabbitMQ node. It has the user `guest` with the password `guest`.
+/// A RabbitMQ 4 node. It has the user `guest` with the password `guest`.
 #[derive(Clone, Copy, Debug)]
 pub enum RabbitMq {}
+
+/// A RabbitMQ 3 node, with the same user.
+#[derive(Clone, Copy, Debug)]
+pub enum RabbitMq3 {}
 
 /// A NATS server with JetStream, on a free loopback port. Arguments are those of `nats-server`.
 pub type NatsServer = BrokerServer<Nats>;
@@ -25,9 +29,12 @@ pub type NatsServer = BrokerServer<Nats>;
 /// A Kafka broker on a free loopback port. Arguments are properties, such as `auto.create.topics.enable=false`.
 pub type KafkaServer = BrokerServer<Kafka>;
 
-/// A RabbitMQ node on a free loopback port. Arguments are lines of `rabbitmq.conf`, such as
+/// A RabbitMQ 4 node on a free loopback port. Arguments are lines of `rabbitmq.conf`, such as
 /// `consumer_timeout = 5000`.
 pub type RabbitMqServer = BrokerServer<RabbitMq>;
+
+/// A RabbitMQ 3 node on a free loopback port, with the same arguments.
+pub type RabbitMq3Server = BrokerServer<RabbitMq3>;
 
 impl BrokerKind for Nats {
     const NAME: &'static str = "nats";
@@ -89,6 +96,22 @@ impl BrokerKind for RabbitMq {
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
         static SHARED: Mutex<Option<Arc<RabbitMqServer>>> = Mutex::const_new(None);
+        &SHARED
+    }
+}
+
+impl BrokerKind for RabbitMq3 {
+    const NAME: &'static str = "rabbitmq3";
+    const URL: &'static str = RabbitMq::URL;
+    const READY: &'static str = RabbitMq::READY;
+    const SHARED: &'static [&'static str] = RabbitMq::SHARED;
+
+    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
+        RabbitMq::member(addresses, index)
+    }
+
+    fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
+        static SHARED: Mutex<Option<Arc<RabbitMq3Server>>> = Mutex::const_new(None);
         &SHARED
     }
 }
