@@ -5,9 +5,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 /// Below the system's range for outgoing connections, so that none of them takes a port while its server is down. A
-/// cluster node also uses the port 10,000 above its own.
+/// server may also use the ports 5,000 and 10,000 above its own, which belong to no other server.
 const FIRST: u64 = 10_000;
-const COUNT: u64 = 12_000;
+const COUNT: u64 = 5_000;
 
 /// A loopback address on which nothing listens now. Another process may take it before the caller does.
 pub(crate) fn free() -> io::Result<SocketAddr> {

@@ -1,9 +1,9 @@
-//! NATS and Kafka servers, alone and in clusters, and RabbitMQ servers.
+//! NATS, Kafka and RabbitMQ servers, alone and in clusters.
 
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
@@ -36,9 +36,14 @@ pub trait BrokerKind: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     const SHARED: &'static [&'static str];
 
-    /// The arguments of one member of a cluster. None if the fixture starts only single servers.
+    /// The arguments of one member of a cluster.
     #[doc(hidden)]
-    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>>;
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String>;
+
+    /// The words in the log of a registry that is ready. Members of a cluster look for each other there. None if they
+    /// need no registry.
+    #[doc(hidden)]
+    const REGISTRY_READY: Option<&'static str> = None;
 
     #[doc(hidden)]
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>>;
@@ -49,6 +54,8 @@ pub struct BrokerServer<K> {
     address: SocketAddr,
     arguments: Vec<String>,
     process: ServiceProcess,
+    /// Ends with the last member of the cluster.
+    _registry: Option<Arc<ServiceProcess>>,
     kind: PhantomData<K>,
 }
 
@@ -65,7 +72,7 @@ impl<K: BrokerKind> BrokerServer<K> {
     pub async fn start(arguments: &[&str]) -> io::Result<Self> {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let start = async || {
-            let server = Self::new(ports::free()?, arguments.clone())?;
+            let server = Self::new(ports::free()?, arguments.clone(), None)?;
             server.launch().await.map(|()| server)
         };
         // Another process may have taken the port since `ports::free` looked: try another one.
@@ -79,7 +86,8 @@ impl<K: BrokerKind> BrokerServer<K> {
     }
 
     /// Starts the members of a cluster and waits until all are ready. The members of a NATS cluster may still be
-    /// choosing the leader that creates streams.
+    /// choosing the leader that creates streams. If all members of a RabbitMQ cluster have ended, they become ready
+    /// only together.
     ///
     /// # Errors
     ///
@@ -99,12 +107,12 @@ impl<K: BrokerKind> BrokerServer<K> {
     }
 
     async fn try_cluster(count: usize) -> io::Result<Vec<Self>> {
-        let addresses = (0..count).map(|_| ports::free()).collect::<io::Result<Vec<_>>>()?;
-        let no_clusters = || io::Error::new(io::ErrorKind::Unsupported, "the fixture starts only single servers");
-        let member = |index| {
-            let arguments = K::member(&addresses, index).ok_or_else(no_clusters)?;
-            Self::new(addresses[index], arguments)
-        };
+        // All are open at the same time, so that no two are the same.
+        let listeners = (0..count).map(|_| ports::listen()).collect::<io::Result<Vec<_>>>()?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+        drop(listeners);
+        let registry = Self::start_registry(second(addresses[0])).await?;
+        let member = |index| Self::new(addresses[index], K::member(&addresses, index), registry.clone());
         let servers = (0..count).map(member).collect::<io::Result<Vec<Self>>>()?;
         try_join_all(servers.iter().map(Self::launch)).await?;
         Ok(servers)
@@ -135,8 +143,16 @@ impl<K: BrokerKind> BrokerServer<K> {
         drop(K::shared().blocking_lock().take());
     }
 
-    fn new(address: SocketAddr, arguments: Vec<String>) -> io::Result<Self> {
-        Ok(Self { address, arguments, process: ServiceProcess::new(K::NAME)?, kind: PhantomData })
+    async fn start_registry(address: SocketAddr) -> io::Result<Option<Arc<ServiceProcess>>> {
+        let Some(ready) = K::REGISTRY_READY else { return Ok(None) };
+        let process = ServiceProcess::new(K::NAME)?;
+        launch(&process, address, &["--only-registry".to_owned()], ready).await?;
+        Ok(Some(Arc::new(process)))
+    }
+
+    fn new(address: SocketAddr, arguments: Vec<String>, registry: Option<Arc<ServiceProcess>>) -> io::Result<Self> {
+        let process = ServiceProcess::new(K::NAME)?;
+        Ok(Self { address, arguments, process, _registry: registry, kind: PhantomData })
     }
 
     /// The TCP address on which the server listens.
@@ -210,25 +226,34 @@ impl<K: BrokerKind> BrokerServer<K> {
     }
 
     async fn launch(&self) -> io::Result<()> {
-        let configure = |command: &mut Command| {
-            let port = self.address.port().to_string();
-            command.args(["--bind", "127.0.0.1", "--port", &port, "--dir"]).arg(self.data_folder());
-            command.args(&self.arguments);
-        };
-        self.process.launch(configure, self.wait_until_up()).await
+        launch(&self.process, self.address, &self.arguments, K::READY).await
     }
+}
 
-    /// Waits until the server's own log says that it is ready. On the port, another process's server might reply.
-    async fn wait_until_up(&self) {
-        let mut poll = poll();
-        loop {
-            poll.tick().await;
-            let log = std::fs::read(self.data_folder().join("log")).unwrap_or_default();
-            if String::from_utf8_lossy(&log).contains(K::READY) {
-                return;
-            }
+async fn launch(process: &ServiceProcess, address: SocketAddr, arguments: &[String], ready: &str) -> io::Result<()> {
+    let configure = |command: &mut Command| {
+        let port = address.port().to_string();
+        command.args(["--bind", "127.0.0.1", "--port", &port, "--dir"]).arg(process.folder());
+        command.args(arguments);
+    };
+    process.launch(configure, wait_until_up(process, ready)).await
+}
+
+/// Waits until the server's own log says that it is ready. On the port, another process's server might reply.
+async fn wait_until_up(process: &ServiceProcess, ready: &str) {
+    let mut poll = poll();
+    loop {
+        poll.tick().await;
+        let log = std::fs::read(process.folder().join("log")).unwrap_or_default();
+        if String::from_utf8_lossy(&log).contains(ready) {
+            return;
         }
     }
+}
+
+/// Another address of a server. `ports::free` gives it to nobody else.
+fn second(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port() + 10_000)
 }
 
 impl<K> fmt::Debug for BrokerServer<K> {

@@ -125,7 +125,8 @@ impl ServiceProcess {
     fn failure(&self, what: &str) -> io::Error {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         // As Redis and PostgreSQL word it, and Erlang.
-        let is_taken = ["already in use", "eaddrinuse", "in use by another"].iter().any(|words| log.contains(words));
+        let taken = ["already in use", "eaddrinuse", "in use by another", "already a epmd running"];
+        let is_taken = taken.iter().any(|words| log.contains(words));
         let kind = if is_taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
         io::Error::new(kind, format!("{}: {what}; its log:\n{log}", self.service))
     }

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_testkit::servers::{self, BrokerKind, BrokerServer, RabbitMq3, RabbitMq3Server, Trial};
+use futures_util::future::try_join_all;
+use hapax_testkit::servers::{
+    self, BrokerKind, BrokerServer, RabbitMq, RabbitMq3, RabbitMq3Server, RabbitMqServer, Trial,
+};
 use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
@@ -12,8 +15,11 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 const QUEUE: &str = "queue";
 
-pub(crate) fn tests() -> [Trial; 1] {
-    [servers::test("version_3_keeps_a_quorum_queue", RabbitMq3::NAME, keep_on_version_3)]
+pub(crate) fn tests() -> [Trial; 2] {
+    [
+        servers::test("version_3_keeps_a_quorum_queue", RabbitMq3::NAME, keep_on_version_3),
+        servers::test("a_cluster_outlives_a_leader_and_a_restart_of_all_nodes", RabbitMq::NAME, keep_in_cluster),
+    ]
 }
 
 async fn keep_on_version_3() {
@@ -23,6 +29,19 @@ async fn keep_on_version_3() {
     client.declare().await;
     client.send(0..3).await;
     client.takes(0..3).await;
+}
+
+async fn keep_in_cluster() {
+    let servers = RabbitMqServer::start_cluster(3).await.unwrap();
+    // The node of the client that declares a queue leads it.
+    let client = Client::of(&servers[0]).await;
+    client.declare().await;
+    client.send(0..3).await;
+    servers[0].kill();
+    Client::of(&servers[1]).await.send(3..6).await;
+    try_join_all(servers[1..].iter().map(BrokerServer::terminate)).await.unwrap();
+    try_join_all(servers.iter().map(BrokerServer::restart)).await.unwrap();
+    Client::of(&servers[2]).await.takes(0..6).await;
 }
 
 struct Client {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use super::{BrokerKind, BrokerServer};
+use super::{BrokerKind, BrokerServer, second};
 
 /// A NATS server with JetStream.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,8 @@ pub enum Nats {}
 #[derive(Clone, Copy, Debug)]
 pub enum Kafka {}
 
-/// A RabbitMQ 4 node. It has the user `guest` with the password `guest`.
+/// A RabbitMQ 4 node. It has the user `guest` with the password `guest`. A quorum queue that is a few seconds old loses
+/// its messages if all nodes are killed; if they end in order, it keeps them.
 #[derive(Clone, Copy, Debug)]
 pub enum RabbitMq {}
 
@@ -42,12 +43,12 @@ impl BrokerKind for Nats {
     const READY: &'static str = "Server is ready";
     const SHARED: &'static [&'static str] = &[];
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
         let route = |address: &SocketAddr| format!("nats://{}", second(*address));
         let routes: Vec<String> = addresses.iter().map(route).collect();
         let name = format!("node{index}");
         let words = ["--name", &name, "--cluster_name", "hapax", "--cluster", &routes[index], "--routes"];
-        Some(words.map(str::to_owned).into_iter().chain([routes.join(",")]).collect())
+        words.map(str::to_owned).into_iter().chain([routes.join(",")]).collect()
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
@@ -63,7 +64,7 @@ impl BrokerKind for Kafka {
     // It is never restarted, and on a busy machine the short time of the fixture would take its topics away.
     const SHARED: &'static [&'static str] = &["broker.session.timeout.ms=30000"];
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
         let voter = |(index, address): (usize, &SocketAddr)| format!("{}@{}", index + 1, second(*address));
         let voters: Vec<String> = addresses.iter().enumerate().map(voter).collect();
         let replicated = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic", "default"];
@@ -74,7 +75,7 @@ impl BrokerKind for Kafka {
             "min.insync.replicas=2".to_owned(),
             "broker.session.timeout.ms=3000".to_owned(),
         ];
-        Some(replicated.into_iter().map(factor).chain(own).collect())
+        replicated.into_iter().map(factor).chain(own).collect()
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
@@ -90,8 +91,20 @@ impl BrokerKind for RabbitMq {
     const READY: &'static str = "completed with";
     const SHARED: &'static [&'static str] = &[];
 
-    fn member(_addresses: &[SocketAddr], _index: usize) -> Option<Vec<String>> {
-        None
+    const REGISTRY_READY: Option<&'static str> = Some("entering the main select() loop");
+
+    fn member(addresses: &[SocketAddr], _index: usize) -> Vec<String> {
+        let formation = "cluster_formation";
+        let node = |(index, address): (usize, &SocketAddr)| {
+            format!("{formation}.classic_config.nodes.{} = hapax{}@localhost", index + 1, address.port())
+        };
+        let own = [
+            format!("--registry={}", second(addresses[0]).port()),
+            format!("{formation}.peer_discovery_backend = classic_config"),
+            // Half a second each. A node that gives up earlier, while another one still starts, stays alone.
+            format!("{formation}.discovery_retry_limit = 120"),
+        ];
+        own.into_iter().chain(addresses.iter().enumerate().map(node)).collect()
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
@@ -105,8 +118,9 @@ impl BrokerKind for RabbitMq3 {
     const URL: &'static str = RabbitMq::URL;
     const READY: &'static str = RabbitMq::READY;
     const SHARED: &'static [&'static str] = RabbitMq::SHARED;
+    const REGISTRY_READY: Option<&'static str> = RabbitMq::REGISTRY_READY;
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Option<Vec<String>> {
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
         RabbitMq::member(addresses, index)
     }
 
@@ -114,10 +128,4 @@ impl BrokerKind for RabbitMq3 {
         static SHARED: Mutex<Option<Arc<RabbitMq3Server>>> = Mutex::const_new(None);
         &SHARED
     }
-}
-
-/// The address for the other members of a cluster.
-fn second(address: SocketAddr) -> SocketAddr {
-    // `ports::free` leaves it free.
-    SocketAddr::new(address.ip(), address.port() + 10_000)
 }
