@@ -36,7 +36,7 @@
 //! | `three-layers` | the three layers in Rust |
 //! | `plain-function`, `axum-payments`, `tower-service` | a gate around a function, a route of axum, a service of tower |
 //! | `transfer-sqlite`, `transfer-postgres`, `ledger-sqlx` | a ledger on SQLite, on PostgreSQL with axum, and with sqlx |
-//! | `worker-kafka` | a consumer of Kafka that moves money in PostgreSQL |
+//! | `worker-kafka`, `worker-rabbitmq` | a consumer of Kafka or RabbitMQ that moves money in PostgreSQL |
 //! | `events-sqlite` | an outbox and its consumer in SQLite files |
 
 #[cfg(all(feature = "sqlite", feature = "worker"))]
