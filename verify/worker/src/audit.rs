@@ -10,6 +10,7 @@ use crate::order::{ACCOUNTS, BALANCE, WorkerOrder};
 pub(crate) struct WorkerAudit {
     pub(crate) damages: Vec<String>,
     pub(crate) duplicates: u32,
+    has_order: bool,
 }
 
 /// The operations whose effect has committed.
@@ -18,13 +19,28 @@ pub(crate) async fn finished(database: &PostgresServer) -> Result<BTreeSet<Strin
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+/// The number of operations whose effect has committed.
+pub(crate) async fn count_finished(database: &PostgresServer) -> Result<usize> {
+    let count = "select count(distinct operation) from transfer";
+    let count: i64 = database.client().await?.query_one(count, &[]).await?.get(0);
+    Ok(usize::try_from(count)?)
+}
+
+/// What an audit looks at beside effects and balances.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AuditScope {
+    pub(crate) has_ledger: bool,
+    /// Whether the transfers of a payer must have happened in their order.
+    pub(crate) has_order: bool,
+}
+
 impl WorkerAudit {
     /// Compares the database with the journal.
-    pub(crate) async fn run(database: &PostgresServer, orders: &[WorkerOrder], has_ledger: bool) -> Result<Self> {
-        let mut audit = Self::default();
+    pub(crate) async fn run(database: &PostgresServer, orders: &[WorkerOrder], scope: AuditScope) -> Result<Self> {
+        let mut audit = Self { has_order: scope.has_order, ..Self::default() };
         audit.check_effects(database, orders).await?;
         audit.check_balances(database, orders).await?;
-        if has_ledger {
+        if scope.has_ledger {
             audit.check_ledger(database, orders).await?;
         }
         Ok(audit)
@@ -47,7 +63,7 @@ impl WorkerAudit {
                 self.damages.push(format!("transfer {number} moved other money"));
             }
             let earlier = last.insert(row.get(2), number);
-            if effects[number] == 1 && earlier.is_some_and(|earlier| earlier > number) {
+            if self.has_order && effects[number] == 1 && earlier.is_some_and(|earlier| earlier > number) {
                 self.damages.push(format!("transfer {number} came after a later one of its payer"));
             }
         }

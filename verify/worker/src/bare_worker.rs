@@ -1,4 +1,5 @@
-//! The worker of `examples/worker-kafka` with the same writes, but without a ledger: to prove that the audit can fail.
+//! The workers of `examples/worker-kafka` and `examples/worker-rabbitmq` with the same writes, but without a ledger: to
+//! prove that the audit can fail.
 
 use std::env;
 use std::sync::Arc;
@@ -6,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax::broker::{Job, Process, Verdict};
-use hapax::brokers::KafkaSource;
 use hapax::runtime::Tokio;
 use hapax::stores::PostgresDeadLetters;
 use hapax::worker::{MessageIdentity, Worker};
+use hapax_systems::SourceUrl;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
@@ -65,16 +66,16 @@ impl BareTransfers {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let [topic, database] = &env::args().skip(1).collect::<Vec<_>>()[..] else {
-        anyhow::bail!("usage: hapax-worker-torture-bare KAFKA_URL POSTGRES_URL");
+    let [source, database] = &env::args().skip(1).collect::<Vec<_>>()[..] else {
+        anyhow::bail!("usage: hapax-worker-torture-bare KAFKA_OR_AMQP_URL POSTGRES_URL");
     };
     let mut stop = signal(SignalKind::terminate())?;
-    let source = KafkaSource::connect(&topic.parse()?, Arc::new(Tokio::current())).await?;
+    let opened = source.parse::<SourceUrl>()?.open(Arc::new(Tokio::current()), Duration::from_secs(30)).await?;
     let dead = PostgresDeadLetters::connect(&database.parse()?)?;
     let process = BareTransfers { database: database.clone(), client: Mutex::default() };
-    let worker = Worker::builder(Box::new(source), Arc::new(process), Arc::new(dead));
+    let worker = Worker::builder(opened, Arc::new(process), Arc::new(dead));
     let worker = worker.identity(MessageIdentity::new("bank")?).build()?;
-    println!("consuming {topic}");
+    println!("consuming {source}");
     worker.run(async { stop.recv().await.unwrap_or_default() }).await?;
     Ok(())
 }

@@ -1,11 +1,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use futures_util::future::try_join_all;
-use hapax_testkit::servers::KafkaServer;
 use hapax_torture::SplitMix;
 use rustix::process::Signal;
-use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::order::FAULTS;
@@ -19,17 +16,17 @@ pub(crate) const SESSION: Duration = Duration::from_secs(6);
 pub enum WorkerFault {
     /// `kill -9` of a worker, which is started again.
     Kill,
-    /// A worker stops for longer than the session timeout, and continues.
+    /// A worker stops for longer than the session timeout of Kafka, and continues.
     Pause,
     /// A worker joins the group.
     Join,
     /// A worker leaves the group in order.
     Leave,
-    /// `kill -9` of a broker.
+    /// `kill -9` of a broker. They take turns, so that the leader of a queue is among three of them.
     KillBroker,
     /// `kill -9` of all brokers, and a worker that is started before they are there again.
     StartWithoutBroker,
-    /// The topic is deleted and created again while the workers run.
+    /// The topic or the queue is deleted and created again while the workers run.
     RecreateTopic,
     /// `kill -9` of PostgreSQL and all of its processes.
     KillDatabase,
@@ -57,7 +54,7 @@ impl WorkerFault {
             Self::Leave => "workers that left",
             Self::KillBroker => "brokers killed",
             Self::StartWithoutBroker => "workers started while all brokers were away",
-            Self::RecreateTopic => "topics deleted and created again",
+            Self::RecreateTopic => "topics or queues deleted and created again",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }
@@ -107,31 +104,32 @@ pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: 
             }
         }
         WorkerFault::KillBroker => {
-            let broker = &world.brokers[place as usize % world.brokers.len()];
+            let number = world.killed;
+            world.killed += 1;
             world.members.excuse_starts();
-            broker.kill();
+            world.broker.kill(number);
             sleep(random.millis(1000)).await;
-            broker.restart().await?;
-            world.topic.wait_until_served().await?;
+            world.broker.restart(number).await?;
+            world.broker.wait_until_served().await?;
         }
         WorkerFault::StartWithoutBroker => {
             world.members.excuse_starts();
-            world.brokers.iter().for_each(KafkaServer::kill);
+            world.broker.kill_all();
             world.members.kill(place).await?;
             world.members.excuse_starts();
             // Half of them wait for longer than the driver does.
             let patience = if random.percent(50) { Duration::from_secs(12) } else { Duration::ZERO };
             sleep(patience + random.millis(2000)).await;
-            try_join_all(world.brokers.iter().map(KafkaServer::restart)).await?;
-            world.topic.wait_until_served().await?;
+            world.broker.restart_all().await?;
+            world.broker.wait_until_served().await?;
         }
         WorkerFault::RecreateTopic => {
             // What is deleted with the topic could have no effect.
-            block_in_place(|| world.topic.flush())?;
+            world.broker.flush().await?;
             world.wait_until_processed().await?;
             world.members.excuse_ends();
-            world.topic.recreate().await?;
-            world.topic.wait_until_served().await?;
+            world.broker.recreate().await?;
+            world.broker.wait_until_served().await?;
         }
         WorkerFault::KillDatabase => {
             world.database.kill();

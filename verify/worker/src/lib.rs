@@ -1,10 +1,13 @@
-//! Torture of the worker: four processes of `examples/worker-kafka` in one group of Kafka move money in PostgreSQL.
-//! Meanwhile they are killed, stopped and rebalanced, and the servers are killed. Then an audit compares the database
-//! with the journal of the producer.
+//! Torture of the worker: four processes of `examples/worker-kafka` in one group of Kafka, or of
+//! `examples/worker-rabbitmq` on one queue, move money in PostgreSQL. Meanwhile they are killed, stopped and rebalanced,
+//! and the servers are killed. Then an audit compares the database with the journal of the producer.
 //!
 //! ```text
 //! order.rs    the transfers, drawn from a seed
-//! topic.rs    the producer, and an administrator who reads the committed offsets
+//! sending.rs  what the producer sends, and when
+//! broker.rs   the brokers, of one of two kinds
+//! topic.rs    Kafka: the producer, and an administrator who reads the committed offsets
+//! queue.rs    RabbitMQ: the producer
 //! members.rs  the worker processes
 //! faults.rs   what happens to them and to the servers
 //! audit.rs    what the database says, and whether it agrees with the journal
@@ -12,11 +15,14 @@
 //! ```
 
 mod audit;
+mod broker;
 mod faults;
 mod members;
 mod order;
+mod queue;
 mod run;
+mod sending;
 mod topic;
 
 pub use faults::WorkerFault;
-pub use run::{WorkerTortureOptions, WorkerTortureResult, run};
+pub use run::{BrokerName, WorkerTortureOptions, WorkerTortureResult, run};

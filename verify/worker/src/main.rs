@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use hapax_worker_torture::{WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{BrokerName, WorkerTortureOptions, WorkerTortureResult};
 
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-worker-torture [--transfers N] [--seed N] [--brokers N] [--without-ledger]
+usage: hapax-worker-torture [--transfers N] [--seed N] [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
                             [--report FILE --commit COMMIT]";
 
 struct WorkerArguments {
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
 
 impl WorkerArguments {
     fn read(words: &[String]) -> Option<Self> {
-        let mut options = WorkerTortureOptions { transfers: 3000, seed: 1, has_ledger: true, brokers: 3 };
+        let broker = BrokerName::Kafka;
+        let mut options = WorkerTortureOptions { transfers: 3000, seed: 1, has_ledger: true, broker, brokers: 3 };
         let (mut report, mut commit) = (None, String::new());
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -44,6 +45,10 @@ impl WorkerArguments {
                 "--without-ledger" => options.has_ledger = false,
                 "--transfers" => options.transfers = words.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--seed" => options.seed = words.next()?.parse().ok()?,
+                "--broker" => {
+                    let word = words.next()?;
+                    options.broker = BrokerName::ALL.into_iter().find(|name| name.word() == word)?;
+                }
                 "--brokers" => options.brokers = words.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--report" => report = Some(words.next()?.into()),
                 "--commit" => commit = words.next()?.clone(),

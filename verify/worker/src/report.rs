@@ -1,18 +1,26 @@
 use std::fmt::Write;
 
-use hapax_worker_torture::{WorkerFault, WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{BrokerName, WorkerFault, WorkerTortureOptions, WorkerTortureResult};
 
 /// The command that repeats a run.
 pub(crate) fn command(options: &WorkerTortureOptions) -> String {
-    let WorkerTortureOptions { transfers, seed, has_ledger, brokers } = options;
+    let WorkerTortureOptions { transfers, seed, has_ledger, broker, brokers } = options;
     let ledger = if *has_ledger { "" } else { " --without-ledger" };
-    format!("cargo xtask prove worker --transfers {transfers} --seed {seed} --brokers {brokers}{ledger}")
+    let broker = match broker {
+        BrokerName::Kafka => String::new(),
+        BrokerName::RabbitMq => format!("--broker {} ", broker.word()),
+    };
+    format!("cargo xtask prove worker --transfers {transfers} --seed {seed} {broker}--brokers {brokers}{ledger}")
 }
 
 /// The section of a run in the report.
 pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &WorkerTortureResult) -> String {
     let ledger = if options.has_ledger { "with a ledger" } else { "without a ledger" };
-    let heading = format!("## Workers on Kafka and PostgreSQL, {ledger}");
+    let broker = match options.broker {
+        BrokerName::Kafka => "Kafka",
+        BrokerName::RabbitMq => "RabbitMQ",
+    };
+    let heading = format!("## Workers on {broker} and PostgreSQL, {ledger}");
     let mut text = format!("{heading}\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
     let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
     if !commit.is_empty() {

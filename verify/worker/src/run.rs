@@ -3,20 +3,43 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hapax_testkit::servers::{KafkaServer, PostgresServer, PostgresServerOptions};
+use hapax_testkit::servers::{PostgresServer, PostgresServerOptions};
 use hapax_torture::SplitMix;
 use rustix::process::Signal;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use crate::audit::{WorkerAudit, finished};
-use crate::faults::{self, SESSION, WorkerFault};
+use crate::audit::{AuditScope, WorkerAudit, finished};
+use crate::broker::{Progress, TorturedBroker};
+use crate::faults::{self, WorkerFault};
 use crate::members::Members;
 use crate::order::{ACCOUNTS, BALANCE, FAULTS, WorkerOrder};
-use crate::topic::TransferTopic;
+use crate::sending::SendPlan;
 
-/// A run whose committed offsets stand still for so long has failed.
+/// A run that gets on with nothing for so long has failed.
 const STALLED: Duration = Duration::from_secs(180);
+
+/// A kind of broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokerName {
+    /// A topic with eight partitions, for one group.
+    Kafka,
+    /// A quorum queue, which all workers read at the same time.
+    RabbitMq,
+}
+
+impl BrokerName {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Kafka, Self::RabbitMq];
+
+    /// The word of the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::RabbitMq => "rabbitmq",
+        }
+    }
+}
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +50,8 @@ pub struct WorkerTortureOptions {
     pub seed: u64,
     /// Whether the workers have a ledger. Without one the audit must fail.
     pub has_ledger: bool,
+    /// The kind of the brokers.
+    pub broker: BrokerName,
     /// The number of brokers.
     pub brokers: usize,
 }
@@ -38,7 +63,7 @@ pub struct WorkerTortureResult {
     pub faults: BTreeMap<WorkerFault, u32>,
     /// Messages that the producer has sent, copies included.
     pub messages: u32,
-    /// How often the committed offsets were compared with the finished work.
+    /// How often the committed offsets of Kafka were compared with the finished work.
     pub offset_checks: u32,
     /// Workers that ended by themselves, and were started again.
     pub ended: u32,
@@ -57,10 +82,12 @@ pub struct WorkerTortureResult {
 /// A running world. Everything ends when it is dropped.
 pub(crate) struct WorkerWorld {
     pub(crate) members: Members,
-    pub(crate) brokers: Vec<KafkaServer>,
+    pub(crate) broker: TorturedBroker,
+    pub(crate) sending: SendPlan,
     pub(crate) database: PostgresServer,
     pub(crate) ended_badly: u32,
-    pub(crate) topic: TransferTopic,
+    /// Brokers that were killed one by one.
+    pub(crate) killed: usize,
     offset_checks: u32,
     damages: Vec<String>,
 }
@@ -79,7 +106,7 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
     let mut faults = BTreeMap::new();
     for (number, fault) in (1..).zip(&plan) {
         let end = u64::from(options.transfers) * number / (plan.len() as u64 + 1);
-        world.topic.send_until(&orders, u32::try_from(end)?)?;
+        world.sending.send_until(&mut world.broker, &orders, u32::try_from(end)?).await?;
         sleep(random.millis(600)).await;
         world.check_offsets(&orders).await?;
         faults::happen(*fault, &mut world, &mut random).await?;
@@ -87,20 +114,19 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
         *faults.entry(*fault).or_default() += 1;
         println!("  {number} of {} faults, {end} transfers sent, {:.0} s", plan.len(), begun.elapsed().as_secs_f64());
     }
-    world.topic.send_until(&orders, options.transfers)?;
-    world.topic.send_copies(&orders, u32::MAX)?;
-    block_in_place(|| world.topic.flush())?;
+    world.sending.send_until(&mut world.broker, &orders, options.transfers).await?;
+    world.sending.send_copies(&mut world.broker, &orders, u32::MAX).await?;
+    world.broker.flush().await?;
     world.wait_until_processed().await?;
     world.check_offsets(&orders).await?;
-    while world.members.count() > 0 {
-        world.ended_badly += u32::from(!world.members.leave().await?);
-    }
-    let audit = WorkerAudit::run(&world.database, &orders, options.has_ledger).await?;
+    world.end_workers().await?;
+    let scope = AuditScope { has_ledger: options.has_ledger, has_order: world.broker.keeps_order() };
+    let audit = WorkerAudit::run(&world.database, &orders, scope).await?;
     world.damages.extend(audit.damages);
     world.damages.extend(ends(world.members.ended, world.ended_badly));
     Ok(WorkerTortureResult {
         faults,
-        messages: world.topic.sent,
+        messages: world.sending.sent,
         offset_checks: world.offset_checks,
         ended: world.members.ended,
         unavailable: world.members.unavailable,
@@ -119,43 +145,63 @@ fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
 
 impl WorkerWorld {
     async fn start(options: &WorkerTortureOptions, folder: &Path) -> Result<Self> {
-        let brokers = match options.brokers {
-            1 => vec![KafkaServer::start(&[]).await?],
-            count => KafkaServer::start_cluster(count).await?,
-        };
+        let mut broker = TorturedBroker::start(options.broker, options.brokers).await?;
         let database = PostgresServer::start(PostgresServerOptions::new()).await?;
         let client = database.client().await?;
         client.batch_execute(include_str!("../../../examples/worker-kafka/bank.sql")).await?;
         let open = "insert into account select 'account-' || n, $2 from generate_series(0, $1::bigint - 1) n";
         client.execute(open, &[&i64::from(ACCOUNTS), &BALANCE]).await?;
-        let hosts: Vec<String> = brokers.iter().map(|broker| broker.address().to_string()).collect();
-        let hosts = hosts.join(",");
-        let topic = TransferTopic::create(&hosts, brokers.len().min(3)).await?;
-        topic.wait_until_served().await?;
-        let url = format!("kafka://{hosts}/transfers?group=bank&session-timeout={}", SESSION.as_secs());
-        let program = if options.has_ledger { "example-worker-kafka" } else { "hapax-worker-torture-bare" };
-        let members = Members::start(program, url, database.url(), folder)?;
-        let (ended_badly, offset_checks, damages) = (0, 0, Vec::new());
-        Ok(Self { members, brokers, database, ended_badly, topic, offset_checks, damages })
+        broker.wait_until_served().await?;
+        let program = if options.has_ledger { broker.program() } else { "hapax-worker-torture-bare" };
+        let members = Members::start(program, broker.url(), database.url(), folder)?;
+        let (ended_badly, killed, offset_checks, damages) = (0, 0, 0, Vec::new());
+        Ok(Self {
+            members,
+            broker,
+            sending: SendPlan::default(),
+            database,
+            ended_badly,
+            killed,
+            offset_checks,
+            damages,
+        })
     }
 
-    /// Checks that every message below a committed offset has its effect. The workers stand still meanwhile.
+    /// Lets all workers end. Copies that they give back to a queue are for another one.
+    async fn end_workers(&mut self) -> Result<()> {
+        for _ in 0..10 {
+            while self.members.count() > 0 {
+                self.ended_badly += u32::from(!self.members.leave().await?);
+            }
+            if self.broker.left().await?.is_none_or(|left| left == 0) {
+                return Ok(());
+            }
+            self.members.join()?;
+            sleep(Duration::from_secs(1)).await;
+        }
+        self.damages.push("messages stay in the queue".to_owned());
+        Ok(())
+    }
+
+    /// Checks that every message below a committed offset has its effect. The workers stand still meanwhile. A queue
+    /// has no offsets.
     async fn check_offsets(&mut self, orders: &[WorkerOrder]) -> Result<()> {
+        let TorturedBroker::Kafka { topic, .. } = &mut self.broker else { return Ok(()) };
         self.members.signal_all(Signal::STOP);
-        let committed = block_in_place(|| self.topic.committed());
+        let committed = block_in_place(|| topic.committed());
         let finished = finished(&self.database).await;
         self.members.signal_all(Signal::CONT);
         let finished = finished?;
         // A broker that was just killed has no answer.
         let Ok(mut committed) = committed else { return Ok(()) };
-        let Ok(ends) = block_in_place(|| self.topic.ends()) else { return Ok(()) };
+        let Ok(ends) = block_in_place(|| topic.ends()) else { return Ok(()) };
         for (partition, (committed, end)) in committed.iter_mut().zip(ends).enumerate() {
             if *committed > end {
                 self.damages.push(format!("partition {partition} ends at {end}, and offset {committed} is committed"));
                 *committed = end;
             }
         }
-        for key in block_in_place(|| self.topic.read_until(&committed))? {
+        for key in block_in_place(|| topic.read_until(&committed))? {
             let number = key.strip_prefix("order-").and_then(|number| number.parse::<usize>().ok());
             if !number.is_some_and(|number| finished.contains(&orders[number].operation)) {
                 self.damages.push(format!("an offset beyond {key} is committed, which has no effect yet"));
@@ -165,20 +211,19 @@ impl WorkerWorld {
         Ok(())
     }
 
-    /// Waits until the group has committed the end of each partition.
+    /// Waits until the workers have processed everything that was sent.
     pub(crate) async fn wait_until_processed(&mut self) -> Result<()> {
-        let (mut last, mut changed) = (Vec::new(), Instant::now());
+        let (mut last, mut changed) = (None::<Progress>, Instant::now());
         loop {
-            let read = block_in_place(|| Ok::<_, anyhow::Error>((self.topic.committed()?, self.topic.ends()?)));
-            if let Ok((committed, ends)) = read {
-                if committed == ends {
+            if let Ok(progress) = self.broker.progress(&self.database).await {
+                if progress.is_complete(self.sending.transfers()) {
                     return Ok(());
                 }
-                if committed != last {
-                    (last, changed) = (committed, Instant::now());
+                if last.as_ref() != Some(&progress) {
+                    (last, changed) = (Some(progress), Instant::now());
                 }
             }
-            ensure!(changed.elapsed() < STALLED, "nothing is processed for {STALLED:?}; committed: {last:?}");
+            ensure!(changed.elapsed() < STALLED, "nothing is processed for {STALLED:?}: {last:?}");
             self.members.revive()?;
             sleep(Duration::from_millis(100)).await;
         }

@@ -38,10 +38,6 @@ pub(crate) struct TransferTopic {
     copies: i32,
     /// The keys of all messages of each partition that were read so far, by offset.
     pub(crate) seen: Vec<BTreeMap<i64, String>>,
-    /// The copies to be sent once this transfer is sent.
-    due: BTreeMap<u32, Vec<u32>>,
-    next: u32,
-    pub(crate) sent: u32,
 }
 
 impl TransferTopic {
@@ -50,8 +46,7 @@ impl TransferTopic {
         config.set("bootstrap.servers", hosts);
         let (observer, producer) = (observer(&config)?, producer(&config)?);
         let (broker, copies) = (format!("kafka://{hosts}").parse()?, i32::try_from(copies)?);
-        let (seen, due, next, sent) = (Vec::new(), BTreeMap::new(), 0, 0);
-        let mut topic = Self { config, broker, producer, observer, copies, seen, due, next, sent };
+        let mut topic = Self { config, broker, producer, observer, copies, seen: Vec::new() };
         topic.create_empty().await?;
         Ok(topic)
     }
@@ -86,31 +81,7 @@ impl TransferTopic {
         Ok(metadata.topics().iter().any(|topic| topic.name() == TOPIC))
     }
 
-    /// Sends the transfers before this number, and the copies that are due.
-    pub(crate) fn send_until(&mut self, orders: &[WorkerOrder], end: u32) -> Result<()> {
-        for number in self.next..end {
-            let order = &orders[number as usize];
-            self.send(order)?;
-            for distance in &order.copies {
-                self.due.entry(number + distance).or_default().push(number);
-            }
-            self.send_copies(orders, number)?;
-        }
-        self.next = end;
-        Ok(())
-    }
-
-    /// Sends the copies that are due by this transfer.
-    pub(crate) fn send_copies(&mut self, orders: &[WorkerOrder], until: u32) -> Result<()> {
-        while let Some(first) = self.due.first_entry().filter(|first| *first.key() <= until) {
-            for number in first.remove() {
-                self.send(&orders[number as usize])?;
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, order: &WorkerOrder) -> Result<()> {
+    pub(crate) fn send(&self, order: &WorkerOrder) -> Result<()> {
         let headers = OwnedHeaders::new().insert(Header { key: "Idempotency-Key", value: Some(&order.key) });
         let payload = order.payload();
         let mut record = BaseRecord::to(TOPIC).key(&order.payer).payload(&payload).headers(headers);
@@ -119,7 +90,6 @@ impl TransferTopic {
             std::thread::sleep(Duration::from_millis(10));
             record = unsent;
         }
-        self.sent += 1;
         Ok(())
     }
 
