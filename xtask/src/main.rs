@@ -40,8 +40,8 @@ verbs:
                  [--on-lapse hold|retry] [--source sqlite|nats|nats-in-order]
   prove worker   kills, stops and rebalances workers on Kafka or RabbitMQ: --transfers N [--seed N]
                  [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
-  prove relay    kills, stops and cuts off relays between PostgreSQL and NATS: [--events N] [--keys K] [--seed N]
-                 [--without-inbox]
+  prove relay    kills, stops and cuts off relays between PostgreSQL and NATS or RabbitMQ: [--events N] [--keys K]
+                 [--seed N] [--broker nats|rabbitmq] [--without-inbox]
   demo-real      hapax demo on Redis, PostgreSQL and Kafka, and again with NATS; kills the servers, too: [--payments N]
                  [--crashes N] [--seed N] [--broker kafka|nats]
   services unpack | up NAME | down [NAME] | status

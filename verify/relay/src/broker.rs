@@ -1,35 +1,60 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use async_nats::jetstream;
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::stream::{Config, Stream};
-use futures_util::StreamExt;
-use hapax_systems::{BrokerUrl, TopicPlan};
-use hapax_testkit::servers::NatsServer;
+use anyhow::Result;
 
-const STREAM: &str = "sales";
+use crate::nats::NatsStream;
+use crate::rabbitmq::SaleQueue;
 
-/// How long it recognizes a repeated id: for a moment only, so that the consumer meets repeated events.
-pub(crate) const SHORT_WINDOW: Duration = Duration::from_millis(100);
+/// A kind of broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokerName {
+    /// A stream of JetStream, which recognizes repeated ids for a while.
+    Nats,
+    /// A quorum queue behind an exchange, with one active consumer.
+    RabbitMq,
+}
 
-/// The default of NATS.
-pub(crate) const LONG_WINDOW: Duration = Duration::from_secs(120);
+impl BrokerName {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Nats, Self::RabbitMq];
+
+    /// The word of the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Nats => "nats",
+            Self::RabbitMq => "rabbitmq",
+        }
+    }
+
+    /// The name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Nats => "NATS",
+            Self::RabbitMq => "RabbitMQ",
+        }
+    }
+}
 
 /// The broker that the relays publish to, and what its consumer has read.
 pub(crate) struct TorturedBroker {
-    server: NatsServer,
+    place: EventPlace,
     read: Vec<EventCopy>,
     /// How many events the consumer had read at each purge.
     purged: Vec<usize>,
 }
 
+/// Where the events are.
+enum EventPlace {
+    Nats(NatsStream),
+    RabbitMq(SaleQueue),
+}
+
 /// What the consumer has read during a run.
 pub(crate) struct StreamArrivals {
-    /// In the order of the stream.
+    /// In the order of the broker.
     pub(crate) copies: Vec<EventCopy>,
-    /// After how many of them the stream was purged up to there.
+    /// After how many of them the broker lost everything up to there.
     pub(crate) purged: Vec<usize>,
 }
 
@@ -41,39 +66,58 @@ pub(crate) struct EventCopy {
 }
 
 impl TorturedBroker {
-    pub(crate) async fn start() -> Result<Self> {
-        let server = NatsServer::start(&[]).await?;
-        let stream = TopicPlan { window: Some(SHORT_WINDOW), ..TopicPlan::new("", STREAM) };
-        server.url().parse::<BrokerUrl>()?.create(&stream).await?;
-        Ok(Self { server, read: Vec::new(), purged: Vec::new() })
+    pub(crate) async fn start(name: BrokerName) -> Result<Self> {
+        let place = match name {
+            BrokerName::Nats => EventPlace::Nats(NatsStream::start().await?),
+            BrokerName::RabbitMq => EventPlace::RabbitMq(SaleQueue::start().await?),
+        };
+        Ok(Self { place, read: Vec::new(), purged: Vec::new() })
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.server.address()
+        match &self.place {
+            EventPlace::Nats(stream) => stream.server.address(),
+            EventPlace::RabbitMq(queue) => queue.server.address(),
+        }
+    }
+
+    /// The URL of a sink that reaches it at this address.
+    pub(crate) fn sink(&self, address: SocketAddr) -> String {
+        match &self.place {
+            EventPlace::Nats(_) => format!("nats://{address}"),
+            EventPlace::RabbitMq(_) => SaleQueue::sink(address),
+        }
     }
 
     pub(crate) fn kill(&self) {
-        self.server.kill();
+        match &self.place {
+            EventPlace::Nats(stream) => stream.server.kill(),
+            EventPlace::RabbitMq(queue) => queue.server.kill(),
+        }
     }
 
     pub(crate) async fn restart(&self) -> Result<()> {
-        Ok(self.server.restart().await?)
-    }
-
-    /// Lets it recognize a repeated id for this long from now on.
-    pub(crate) async fn recognize_repetitions(&self, window: Duration) -> Result<()> {
-        let context = jetstream::new(async_nats::connect(self.server.url()).await?);
-        let present = context.get_stream(STREAM).await?.get_info().await?.config;
-        context.update_stream(Config { duplicate_window: window, ..present }).await?;
+        match &self.place {
+            EventPlace::Nats(stream) => stream.server.restart().await?,
+            EventPlace::RabbitMq(queue) => queue.server.restart().await?,
+        }
         Ok(())
     }
 
-    /// Lets the consumer read everything, and removes that from the stream. What arrives meanwhile stays.
+    /// Lets it recognize a repeated id for this long from now on, if it can.
+    pub(crate) async fn recognize_repetitions(&self, window: Duration) -> Result<()> {
+        match &self.place {
+            EventPlace::Nats(stream) => stream.recognize_repetitions(window).await,
+            EventPlace::RabbitMq(_) => Ok(()),
+        }
+    }
+
+    /// Lets the consumer read everything, and removes that from the broker. What arrives meanwhile stays.
     pub(crate) async fn purge_what_is_read(&mut self) -> Result<()> {
-        let stream = self.stream().await?;
-        if let Some(last) = self.read_stream(&stream).await? {
-            stream.purge().sequence(last + 1).await?;
+        match &self.place {
+            EventPlace::Nats(stream) => stream.purge_what_is_read(&mut self.read).await?,
+            EventPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
         }
         self.purged.push(self.read.len());
         Ok(())
@@ -81,31 +125,10 @@ impl TorturedBroker {
 
     /// Lets the consumer read the rest.
     pub(crate) async fn into_arrivals(mut self) -> Result<StreamArrivals> {
-        let stream = self.stream().await?;
-        self.read_stream(&stream).await?;
-        Ok(StreamArrivals { copies: self.read, purged: self.purged })
-    }
-
-    async fn stream(&self) -> Result<Stream> {
-        let context = jetstream::new(async_nats::connect(self.server.url()).await?);
-        Ok(context.get_stream(STREAM).await?)
-    }
-
-    /// Reads what the stream has now. Returns its last sequence.
-    async fn read_stream(&mut self, stream: &Stream) -> Result<Option<u64>> {
-        let mut left = stream.get_info().await?.state.messages;
-        let config =
-            pull::Config { deliver_policy: DeliverPolicy::All, ack_policy: AckPolicy::None, ..Default::default() };
-        let mut messages = stream.create_consumer(config).await?.messages().await?;
-        let mut last = None;
-        while left > 0 {
-            let message = messages.next().await.context("the stream ended")??;
-            last = Some(message.info().map_err(|error| anyhow!(error))?.stream_sequence);
-            let id = message.headers.as_ref().and_then(|headers| headers.get("Idempotency-Key"));
-            let id = id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-            self.read.push(EventCopy { id, payload: String::from_utf8_lossy(&message.payload).into_owned() });
-            left -= 1;
+        match &self.place {
+            EventPlace::Nats(stream) => stream.read(&mut self.read).await?,
+            EventPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
         }
-        Ok(last)
+        Ok(StreamArrivals { copies: self.read, purged: self.purged })
     }
 }

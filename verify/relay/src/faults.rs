@@ -6,7 +6,7 @@ use hapax_torture::SplitMix;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::broker::{LONG_WINDOW, SHORT_WINDOW};
+use crate::nats::{LONG_WINDOW, SHORT_WINDOW};
 use crate::relays::{LEASE, RELAYS};
 use crate::run::{RelayTortureOptions, RelayWorld};
 use crate::sale::FAULTS;
@@ -65,7 +65,7 @@ impl RelayFault {
             Self::CutFromDatabase => "relays cut off from the database for longer than their leases",
             Self::KillBroker => "brokers killed",
             Self::StartWithoutBroker => "relays started while the broker was away",
-            Self::PurgeStream => "streams purged, and their events published again",
+            Self::PurgeStream => "streams or queues purged, and their events published again",
             Self::KillDatabase => "PostgreSQL killed",
         }
     }

@@ -7,7 +7,7 @@
 //! writers.rs  carries them out: slow ones, and some that roll back
 //! relays.rs   processes of `hapax relay`, each behind proxies of its own
 //! faults.rs   what happens to them and to the servers
-//! broker.rs   the broker, and what it has, read without the relay
+//! broker.rs   the broker, and what it has, read without the relay: nats.rs, rabbitmq.rs
 //! audit.rs    the inbox, and whether the broker agrees with the database
 //! run.rs      one run, from the start of the servers to the audit
 //! ```
@@ -15,10 +15,13 @@
 mod audit;
 mod broker;
 mod faults;
+mod nats;
+mod rabbitmq;
 mod relays;
 mod run;
 mod sale;
 mod writers;
 
+pub use broker::BrokerName;
 pub use faults::RelayFault;
 pub use run::{RelayTortureOptions, RelayTortureResult, run};

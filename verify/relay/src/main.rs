@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
 
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-relay-torture [--events N] [--keys K] [--seed N] [--without-inbox] [--mutant NAME]
-                           [--report FILE --commit COMMIT]";
+usage: hapax-relay-torture [--events N] [--keys K] [--seed N] [--broker nats|rabbitmq] [--without-inbox]
+                           [--mutant NAME] [--report FILE --commit COMMIT]";
 
 struct RelayArguments {
     options: RelayTortureOptions,
@@ -40,6 +40,7 @@ impl RelayArguments {
             events: 5000,
             keys: 500,
             seed: 1,
+            broker: BrokerName::Nats,
             faults: RelayFault::ALL.to_vec(),
             has_inbox: true,
             mutant: None,
@@ -52,6 +53,10 @@ impl RelayArguments {
                 "--events" => options.events = words.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--keys" => options.keys = words.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--seed" => options.seed = words.next()?.parse().ok()?,
+                "--broker" => {
+                    let word = words.next()?;
+                    options.broker = BrokerName::ALL.into_iter().find(|name| name.word() == word)?;
+                }
                 "--mutant" => options.mutant = Some(words.next()?.clone()),
                 "--report" => report = Some(words.next()?.into()),
                 "--commit" => commit = words.next()?.clone(),
@@ -75,7 +80,8 @@ impl RelayArguments {
         if result.damages.is_empty() {
             fs::remove_dir_all(&folder)?;
             if let Some(path) = &self.report {
-                fs::write(path, &text)?;
+                let earlier = fs::read_to_string(path).unwrap_or_default();
+                fs::write(path, hapax_torture::with_section(&earlier, &text))?;
             }
         }
         Ok(result)

@@ -51,7 +51,7 @@ impl Relays {
             let to_broker = Proxy::start(broker.address()).await?;
             [&to_database, &to_broker].into_iter().for_each(slow_down);
             let database = format!("postgres://postgres@{}/postgres", to_database.address());
-            let sink = format!("nats://{}", to_broker.address());
+            let sink = broker.sink(to_broker.address());
             let lease = format!("{}s", LEASE.as_secs());
             let arguments = ["relay", "--database", &database, "--sink", &sink, "--lease", &lease];
             let arguments: Vec<String> =

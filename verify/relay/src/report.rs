@@ -1,17 +1,22 @@
 use std::fmt::Write;
 
-use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
 
 /// The command that repeats a run.
 pub(crate) fn command(options: &RelayTortureOptions) -> String {
-    let RelayTortureOptions { events, keys, seed, has_inbox, .. } = options;
+    let RelayTortureOptions { events, keys, seed, broker, has_inbox, .. } = options;
     let inbox = if *has_inbox { "" } else { " --without-inbox" };
-    format!("cargo xtask prove relay --events {events} --keys {keys} --seed {seed}{inbox}")
+    let broker = match broker {
+        BrokerName::Nats => String::new(),
+        BrokerName::RabbitMq => format!(" --broker {}", broker.word()),
+    };
+    format!("cargo xtask prove relay --events {events} --keys {keys} --seed {seed}{broker}{inbox}")
 }
 
 /// The report of a run.
 pub(crate) fn text(options: &RelayTortureOptions, commit: &str, result: &RelayTortureResult) -> String {
-    let mut text = format!("# Torture of the relay\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
+    let heading = format!("## Relays between PostgreSQL and {}", options.broker.title());
+    let mut text = format!("{heading}\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
     let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
     if !commit.is_empty() {
         row("commit", commit.to_owned());

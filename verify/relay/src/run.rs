@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio::try_join;
 
 use crate::audit::RelayAudit;
-use crate::broker::TorturedBroker;
+use crate::broker::{BrokerName, TorturedBroker};
 use crate::faults::{self, RelayFault};
 use crate::relays::Relays;
 use crate::sale::{FAULTS, Sale};
@@ -31,6 +31,8 @@ pub struct RelayTortureOptions {
     pub keys: u32,
     /// Decides the transactions and the faults.
     pub seed: u64,
+    /// The kind of the broker.
+    pub broker: BrokerName,
     /// Which faults happen.
     pub faults: Vec<RelayFault>,
     /// Whether the consumer remembers the ids of events. Without that the audit must fail.
@@ -75,7 +77,7 @@ pub async fn run(options: &RelayTortureOptions, folder: &Path) -> Result<RelayTo
     let begun = Instant::now();
     let sales: Vec<Sale> = (0..options.events).map(|number| Sale::draw(options, number)).collect();
     let database = PostgresServer::start(PostgresServerOptions::new()).await?;
-    let broker = TorturedBroker::start().await?;
+    let broker = TorturedBroker::start(options.broker).await?;
     let writers = SaleWriters::create(database.url(), options.keys).await?;
     let relays = Relays::start(&broker, database.address(), folder, options.mutant.clone()).await?;
     let mut world = RelayWorld { relays, broker, database };

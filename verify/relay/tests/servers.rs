@@ -7,14 +7,16 @@
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
-use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
     // A run needs both servers.
-    let service = if servers::required("nats").is_ok() { "postgres" } else { "nats" };
+    let with = |broker| if servers::required(broker).is_ok() { "postgres" } else { broker };
+    let (service, rabbitmq) = (with("nats"), with("rabbitmq"));
     servers::main([
         servers::test("no_fault_loses_an_event_or_its_place_or_repeats_its_effect", service, with_the_inbox),
+        servers::test("no_fault_loses_an_event_or_its_place_on_rabbitmq", rabbitmq, on_rabbitmq),
         servers::test("the_audit_finds_second_effects_without_the_inbox", service, without_the_inbox),
         #[cfg(feature = "chaos")]
         servers::test("the_audit_finds_events_that_were_marked_and_not_published", service, with_a_known_bug),
@@ -24,7 +26,8 @@ fn main() -> ExitCode {
 /// A run with all faults.
 fn options(events: u32) -> RelayTortureOptions {
     let faults = RelayFault::ALL.to_vec();
-    RelayTortureOptions { events, keys: events / 10, seed: 1, faults, has_inbox: true, mutant: None }
+    let broker = BrokerName::Nats;
+    RelayTortureOptions { events, keys: events / 10, seed: 1, broker, faults, has_inbox: true, mutant: None }
 }
 
 async fn run(options: RelayTortureOptions) -> RelayTortureResult {
@@ -42,6 +45,12 @@ async fn with_the_inbox() {
     let result = run(options(5000)).await;
     assert_eq!(result.damages, Vec::<String>::new());
     assert!(result.committed > 4000, "{result:?}");
+}
+
+async fn on_rabbitmq() {
+    let result = run(RelayTortureOptions { broker: BrokerName::RabbitMq, ..options(2000) }).await;
+    assert_eq!(result.damages, Vec::<String>::new());
+    assert!(result.committed > 1600, "{result:?}");
 }
 
 /// On a slow machine the fault of one run may meet no event.

@@ -15,10 +15,11 @@ pub fn with_section(report: &str, section: &str) -> String {
     format!("{TITLE}{}\n{section}", kept.concat())
 }
 
-/// The number of transfers or messages of a section.
+/// The number of transfers, messages or events of a section.
 fn length(section: &str) -> u32 {
     let number = |line: &str| {
-        let row = line.strip_prefix("| transfers | ").or_else(|| line.strip_prefix("| messages | "))?;
+        let counted = ["| transfers | ", "| messages | ", "| transactions with an event | "];
+        let row = counted.iter().find_map(|row| line.strip_prefix(row))?;
         row.strip_suffix(" |")?.parse().ok()
     };
     section.lines().find_map(number).unwrap_or_default()
