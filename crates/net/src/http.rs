@@ -116,6 +116,22 @@ impl HttpClient {
     /// # Cancel safety
     /// If dropped, the request may have reached the server.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, RequestFailure> {
+        self.send_within(request, self.time_limit).await
+    }
+
+    /// As [`send`](Self::send), with a time limit of its own. A connection may still take half of the limit of the
+    /// client.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    /// If dropped, the request may have reached the server.
+    pub async fn send_within(
+        &self,
+        request: Request<Bytes>,
+        limit: Duration,
+    ) -> Result<Response<Bytes>, RequestFailure> {
         let (request, is_sent) = watched(request);
         let answer = async {
             let (head, body) =
@@ -123,8 +139,8 @@ impl HttpClient {
             let body = Limited::new(body, self.max_body).collect().await.map_err(|error| self.cut(error))?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let answer = timeout(&*self.runtime, self.time_limit, answer).await;
-        answer.unwrap_or_else(|| Err(self.timed_out(&is_sent)))
+        let answer = timeout(&*self.runtime, limit, answer).await;
+        answer.unwrap_or_else(|| Err(timed_out(&is_sent, limit)))
     }
 
     /// Sends a request, and waits for the head of its answer. Then reads a body that is not too large for a second at
@@ -138,14 +154,10 @@ impl HttpClient {
     pub async fn send_for_head(&self, request: Request<Bytes>) -> Result<Parts, RequestFailure> {
         let (request, is_sent) = watched(request);
         let answer = timeout(&*self.runtime, self.time_limit, self.client.request(request)).await;
-        let answer = answer.ok_or_else(|| self.timed_out(&is_sent))?;
+        let answer = answer.ok_or_else(|| timed_out(&is_sent, self.time_limit))?;
         let (head, body) = answer.map_err(|error| failure(error, &is_sent))?.into_parts();
         let _ = timeout(&*self.runtime, READ_TIME, Limited::new(body, self.max_body).collect()).await;
         Ok(head)
-    }
-
-    fn timed_out(&self, is_sent: &AtomicBool) -> RequestFailure {
-        RequestFailure::TimedOut { sent: is_sent.load(Ordering::Acquire), limit: self.time_limit }
     }
 
     fn cut(&self, error: BoxError) -> RequestFailure {
@@ -156,6 +168,10 @@ impl HttpClient {
         let limit = if kib.is_multiple_of(1024) { format!("{} MiB", kib >> 10) } else { format!("{kib} KiB") };
         RequestFailure::Cut(format!("the answer is longer than {limit}").into())
     }
+}
+
+fn timed_out(is_sent: &AtomicBool, limit: Duration) -> RequestFailure {
+    RequestFailure::TimedOut { sent: is_sent.load(Ordering::Acquire), limit }
 }
 
 fn failure(error: hyper_util::client::legacy::Error, is_sent: &AtomicBool) -> RequestFailure {

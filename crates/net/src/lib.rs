@@ -2,11 +2,14 @@
 //!
 //! | feature | |
 //! |---|---|
+//! | `aws` | [`aws`]: signed calls of AWS services, with credentials from the usual places |
 //! | `files` | [`files`]: reads the files that a user names, and refuses a secret to which other users have a right |
 //! | `http` | [`http`]: a client of HTTP/1.1 that says whether a byte of a request may have left |
 //! | `tls` | [`tls`]: TLS for clients, and certificates in PEM |
 //! | `url` | [`url`]: URLs with several hosts, credentials and parameters |
 
+#[cfg(feature = "aws")]
+pub mod aws;
 #[cfg(feature = "files")]
 pub mod files;
 #[cfg(feature = "http")]

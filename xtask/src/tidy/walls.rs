@@ -76,7 +76,7 @@ pub(super) fn net_knows_errors_and_the_runtime(tree: &SourceTree) -> Vec<Violati
     })
 }
 
-const KNOWN_TO_NET: &[&str] = &["Error", "ErrorKind", "Result", "BoxError", "runtime"];
+const KNOWN_TO_NET: &[&str] = &["Error", "ErrorKind", "Result", "BoxError", "Timestamp", "runtime"];
 
 const ADAPTERS: &[(&str, &str)] = &[
     ("crates/stores/Cargo.toml", "hapax_stores"),

@@ -1,0 +1,270 @@
+//! Calls whose bodies are JSON, and what their answers mean.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_credential_types::Credentials;
+use bytes::Bytes;
+use hapax_core::runtime::Runtime;
+use hapax_core::{BoxError, Error, ErrorKind, Timestamp};
+use http::header::{CONTENT_TYPE, DATE, HOST};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use serde_json::Value;
+
+use super::AwsCredentials;
+use super::sign::UnsignedRequest;
+use crate::http::{HttpClient, RequestFailure};
+
+/// The media type of a body.
+const JSON: &str = "application/x-amz-json-1.0";
+
+/// How far the clock of this host may be from that of a service before the service's is used. AWS takes five minutes.
+const FAR: u64 = 60_000_000;
+
+/// The codes of a service that finds the time or the signature of a request wrong.
+const WRONG_TIME: &[&str] = &[
+    "InvalidSignatureException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "SignatureDoesNotMatchException",
+];
+
+/// The codes of a service that takes credentials no longer.
+const ENDED: &[&str] = &["ExpiredToken", "ExpiredTokenException"];
+
+/// A service, and who calls it.
+#[derive(Debug)]
+pub struct AwsEndpoint {
+    /// Where it is, for instance `https://sqs.eu-west-1.amazonaws.com/`.
+    pub uri: Uri,
+    /// The region in signatures.
+    pub region: String,
+    /// The name of the service in signatures, for instance `sqs`.
+    pub service: &'static str,
+    /// What the names of its operations have before them, for instance `AmazonSQS`.
+    pub target: &'static str,
+    /// Who calls it.
+    pub credentials: AwsCredentials,
+}
+
+/// Calls a service of AWS. Clones share the connections.
+///
+/// It sends a call again only if the service has refused it: because of credentials that have ended, once with new
+/// ones, or because of the time, once with the time of the service.
+#[derive(Clone, Debug)]
+pub struct AwsClient(Arc<ClientParts>);
+
+#[derive(Debug)]
+struct ClientParts {
+    endpoint: AwsEndpoint,
+    host: String,
+    http: HttpClient,
+    /// What is added to the clock of this host, in microseconds.
+    offset: AtomicI64,
+    runtime: Arc<dyn Runtime>,
+}
+
+/// A call.
+#[derive(Debug)]
+pub struct AwsCall {
+    /// The operation, for instance `SendMessageBatch`.
+    pub operation: &'static str,
+    /// The body in JSON.
+    pub body: Bytes,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub enum AwsFailure {
+    /// The service refused it, and did nothing.
+    Refused(AwsRefusal),
+    /// Nothing was sent, for instance because there are no credentials. Its kind is `NotApplied` or `Unusable`.
+    NotSent(Error),
+    /// The service may have done it.
+    Unknown(BoxError),
+}
+
+/// What a service says of a call that it refuses.
+#[derive(Debug)]
+pub struct AwsRefusal {
+    /// The code, without the name of the service, for instance `QueueDoesNotExist`. `HTTP 404` for an answer that is
+    /// none of AWS.
+    pub code: String,
+    /// Why, in the words of the service.
+    pub message: String,
+}
+
+impl AwsClient {
+    /// A client without connections.
+    ///
+    /// # Errors
+    /// `Invalid` if the endpoint has no host.
+    pub fn new(endpoint: AwsEndpoint, http: HttpClient, runtime: Arc<dyn Runtime>) -> hapax_core::Result<Self> {
+        let host = endpoint.uri.authority().map(|authority| authority.as_str().to_owned());
+        let host = host.ok_or_else(|| Error::new(ErrorKind::Invalid, "the endpoint of AWS has no host"))?;
+        // As the HTTP client writes it.
+        let port = endpoint.uri.port_u16();
+        let is_usual = port == Some(if endpoint.uri.scheme_str() == Some("https") { 443 } else { 80 });
+        let host =
+            if is_usual { host.rsplit_once(':').map_or(host.clone(), |(name, _)| name.to_owned()) } else { host };
+        Ok(Self(Arc::new(ClientParts { endpoint, host, http, offset: AtomicI64::new(0), runtime })))
+    }
+
+    /// Makes a call, and returns the body of its answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    ///
+    /// # Cancel safety
+    /// If dropped, the service may have done it.
+    pub async fn call(&self, call: &AwsCall) -> Result<Bytes, AwsFailure> {
+        match self.attempt(call).await {
+            Ok(body) => Ok(body),
+            Err(FailedAttempt { is_cured: true, .. }) => self.attempt(call).await.map_err(|failed| failed.failure),
+            Err(failed) => Err(failed.failure),
+        }
+    }
+
+    async fn attempt(&self, call: &AwsCall) -> Result<Bytes, FailedAttempt> {
+        let parts = &*self.0;
+        let credentials = parts.endpoint.credentials.current().await.map_err(AwsFailure::NotSent)?;
+        let time = parts.time();
+        let request = parts.signed(call, &credentials, time).map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
+        let response = parts.http.send_within(request, call.limit).await.map_err(AwsFailure::from)?;
+        if response.status().is_success() {
+            return Ok(response.into_body());
+        }
+        let (refusal, status) = (AwsRefusal::read(&response), response.status());
+        if status.is_server_error() {
+            return Err(AwsFailure::Unknown(format!("it answers {status}: {refusal}").into()).into());
+        }
+        let code = refusal.code.as_str();
+        let is_cured = if ENDED.contains(&code) {
+            parts.endpoint.credentials.refused(&credentials).await;
+            true
+        } else {
+            WRONG_TIME.contains(&code) && parts.correct_time(time, response.headers())
+        };
+        Err(FailedAttempt { failure: AwsFailure::Refused(refusal), is_cured })
+    }
+}
+
+impl ClientParts {
+    fn signed(&self, call: &AwsCall, by: &Credentials, time: Timestamp) -> Result<Request<Bytes>, BoxError> {
+        let AwsEndpoint { uri, region, service, target, .. } = &self.endpoint;
+        let (uri_text, target) = (uri.to_string(), format!("{target}.{}", call.operation));
+        let fields = [(HOST.as_str(), &*self.host), (CONTENT_TYPE.as_str(), JSON), ("x-amz-target", &*target)];
+        let unsigned = UnsignedRequest { uri: &uri_text, fields: &fields, body: &call.body, region, service, time };
+        let signature = unsigned.signature(by)?;
+        let mut request = Request::post(uri.clone());
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        for (name, value) in signature {
+            let mut value = HeaderValue::try_from(value)?;
+            value.set_sensitive(true);
+            request = request.header(name, value);
+        }
+        Ok(request.body(call.body.clone())?)
+    }
+
+    /// The time of the service, as far as it is known.
+    fn time(&self) -> Timestamp {
+        Timestamp(self.runtime.wall_now().0.saturating_add_signed(self.offset.load(Ordering::Relaxed)))
+    }
+
+    /// Takes over the time of a service that refuses a request of this time. Returns whether it is another one.
+    fn correct_time(&self, signed: Timestamp, fields: &HeaderMap) -> bool {
+        let date = fields.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+        let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) else { return false };
+        let micros = |time: u128| i64::try_from(time).unwrap_or(i64::MAX);
+        let (date, signed) = (micros(date.as_micros()), micros(signed.0.into()));
+        let is_far = date.abs_diff(signed) > FAR;
+        if is_far {
+            let now = micros(self.runtime.wall_now().0.into());
+            self.offset.store(date.saturating_sub(now), Ordering::Relaxed);
+        }
+        is_far
+    }
+}
+
+/// An attempt that failed, and whether another one may succeed at once.
+struct FailedAttempt {
+    failure: AwsFailure,
+    is_cured: bool,
+}
+
+impl From<AwsFailure> for FailedAttempt {
+    fn from(failure: AwsFailure) -> Self {
+        Self { failure, is_cured: false }
+    }
+}
+
+impl From<RequestFailure> for AwsFailure {
+    fn from(failure: RequestFailure) -> Self {
+        match failure {
+            RequestFailure::Unsent(_) | RequestFailure::TimedOut { sent: false, .. } => {
+                Self::NotSent(Error::new(ErrorKind::NotApplied, "AWS cannot be reached").caused_by(failure))
+            }
+            RequestFailure::Cut(_) | RequestFailure::TimedOut { sent: true, .. } => Self::Unknown(failure.into()),
+        }
+    }
+}
+
+fn unsignable(cause: BoxError) -> Error {
+    Error::new(ErrorKind::Unusable, "a request to AWS cannot be signed").caused_by(cause)
+}
+
+impl AwsRefusal {
+    fn read(response: &Response<Bytes>) -> Self {
+        let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
+        let text = |names: [&str; 2]| names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned);
+        let code = text(["__type", "code"]).map(|code| Self::short_code(&code).to_owned());
+        let code = code.unwrap_or_else(|| format!("HTTP {}", response.status().as_u16()));
+        Self { code, message: text(["message", "Message"]).unwrap_or_default() }
+    }
+
+    /// The code without the name of the service, which stands before a `#` or a `.`.
+    pub fn short_code(code: &str) -> &str {
+        code.rsplit(['#', '.']).next().unwrap_or(code)
+    }
+}
+
+impl fmt::Display for AwsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, message } = self;
+        if message.is_empty() { f.write_str(code) } else { write!(f, "{code}: {message}") }
+    }
+}
+
+impl StdError for AwsRefusal {}
+
+/// The cause is the source.
+impl fmt::Display for AwsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "AWS refused a call: {refusal}"),
+            Self::NotSent(error) => error.fmt(f),
+            Self::Unknown(_) => f.write_str("AWS did not confirm a call"),
+        }
+    }
+}
+
+impl StdError for AwsFailure {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Refused(_) => None,
+            Self::NotSent(error) => error.source(),
+            Self::Unknown(cause) => Some(&**cause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

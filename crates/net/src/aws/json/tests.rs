@@ -1,0 +1,173 @@
+use std::sync::Mutex;
+
+use aws_credential_types::provider::future::ProvideCredentials as Future;
+use aws_credential_types::provider::{self, ProvideCredentials};
+use hapax_core::runtime::Tokio;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::http::HttpSettings;
+
+/// Long before every test.
+const SERVER_TIME: &str = "Fri, 27 Nov 2020 06:00:00 GMT";
+
+/// A service that gives these answers, one to a connection, and keeps the requests.
+struct StandIn {
+    uri: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl StandIn {
+    async fn start(answers: Vec<Option<String>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}/", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&requests);
+        Tokio::current().spawn(Box::pin(async move {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"{}") {
+                    let mut read = [0; 4096];
+                    let length = stream.read(&mut read).await.unwrap();
+                    assert!(length > 0, "the request has no end");
+                    request.extend_from_slice(&read[..length]);
+                }
+                kept.lock().unwrap().push(String::from_utf8(request).unwrap());
+                match answer {
+                    Some(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
+                    // Without an answer.
+                    None => drop(stream),
+                }
+            }
+        }));
+        Self { uri, requests }
+    }
+
+    /// The values of a field, one for each request.
+    fn field(&self, name: &str) -> Vec<String> {
+        let value = |request: &String| {
+            let lines = request.lines().filter_map(|line| line.split_once(": "));
+            lines.filter(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).next()
+        };
+        self.requests.lock().unwrap().iter().filter_map(value).collect()
+    }
+}
+
+fn answer(status: &str, body: &str) -> Option<String> {
+    let length = body.len();
+    Some(format!(
+        "HTTP/1.1 {status}\r\ndate: {SERVER_TIME}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    ))
+}
+
+fn refusal(status: &str, code: &str) -> Option<String> {
+    answer(status, &format!(r#"{{"__type":"com.amazonaws.sqs#{code}","message":"because"}}"#))
+}
+
+/// Gives another key each time.
+#[derive(Debug, Default)]
+struct Numbered(AtomicI64);
+
+impl ProvideCredentials for Numbered {
+    fn provide_credentials<'a>(&'a self) -> Future<'a>
+    where
+        Self: 'a,
+    {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let found: provider::Result = Ok(Credentials::new(format!("KEY{number}"), "secret", None, None, "test"));
+        Future::ready(found)
+    }
+}
+
+fn client(uri: &str) -> AwsClient {
+    let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let http = HttpClient::new(HttpSettings::new(Arc::clone(&runtime))).unwrap();
+    let credentials = AwsCredentials::provided_by(Numbered::default(), Arc::clone(&runtime));
+    let (uri, region) = (uri.parse().unwrap(), "eu-west-1".to_owned());
+    let endpoint = AwsEndpoint { uri, region, service: "sqs", target: "AmazonSQS", credentials };
+    AwsClient::new(endpoint, http, runtime).unwrap()
+}
+
+async fn call(uri: &str) -> Result<Bytes, AwsFailure> {
+    let call = AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limit: Duration::from_secs(30) };
+    client(uri).call(&call).await
+}
+
+#[tokio::test]
+async fn a_call_is_a_signed_post_of_json() {
+    let service = StandIn::start(vec![answer("200 OK", r#"{"a":1}"#)]).await;
+    assert_eq!(call(&service.uri).await.unwrap(), r#"{"a":1}"#);
+    assert_eq!(service.field("x-amz-target"), ["AmazonSQS.ListQueues"]);
+    assert_eq!(service.field("content-type"), [JSON]);
+    let host = service.uri.trim_start_matches("http://").trim_end_matches('/');
+    assert_eq!(service.field("host"), [host]);
+    let authorization = service.field("authorization").remove(0);
+    assert!(authorization.contains("Credential=KEY0/") && authorization.contains("/eu-west-1/sqs/aws4_request"));
+    assert!(authorization.contains("SignedHeaders=content-type;host;x-amz-date;x-amz-target,"), "{authorization}");
+}
+
+#[tokio::test]
+async fn a_refused_call_has_a_short_code_and_is_not_sent_again() {
+    for (status, code) in [("400 Bad Request", "QueueDoesNotExist"), ("403 Forbidden", "AccessDenied")] {
+        let service = StandIn::start(vec![refusal(status, code)]).await;
+        let failure = call(&service.uri).await.unwrap_err();
+        assert_eq!(failure.to_string(), format!("AWS refused a call: {code}: because"));
+        assert_eq!(service.field("host").len(), 1);
+    }
+    let service = StandIn::start(vec![answer("404 Not Found", "<html>")]).await;
+    let failure = call(&service.uri).await.unwrap_err();
+    assert!(matches!(&failure, AwsFailure::Refused(refusal) if refusal.code == "HTTP 404"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn credentials_that_have_ended_are_renewed_once() {
+    let ended = || refusal("403 Forbidden", "ExpiredToken");
+    let service = StandIn::start(vec![ended(), answer("200 OK", "{}")]).await;
+    call(&service.uri).await.unwrap();
+    let used = service.field("authorization");
+    assert!(used[0].contains("KEY0/") && used[1].contains("KEY1/"), "{used:?}");
+    let service = StandIn::start(vec![ended(), ended()]).await;
+    let failure = call(&service.uri).await.unwrap_err();
+    assert!(matches!(&failure, AwsFailure::Refused(refusal) if refusal.code == "ExpiredToken"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_because_of_the_time_has_the_time_of_the_service_next() {
+    let refused = || refusal("403 Forbidden", "SignatureDoesNotMatch");
+    let service = StandIn::start(vec![refused(), answer("200 OK", "{}")]).await;
+    call(&service.uri).await.unwrap();
+    assert!(service.field("x-amz-date")[1].starts_with("20201127T0600"), "{:?}", service.field("x-amz-date"));
+    // The secret is wrong, and not the time.
+    let service = StandIn::start(vec![refused(), refused()]).await;
+    let failure = call(&service.uri).await.unwrap_err();
+    assert!(matches!(failure, AwsFailure::Refused(_)), "{failure:?}");
+    assert_eq!(service.field("host").len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_may_have_arrived_unless_nothing_was_sent() {
+    for answer in [None, answer("500 Internal Server Error", "{}"), refusal("503 Slow Down", "ServiceUnavailable")] {
+        let service = StandIn::start(vec![answer]).await;
+        let failure = call(&service.uri).await.unwrap_err();
+        assert!(matches!(failure, AwsFailure::Unknown(_)), "{failure:?}");
+        assert_eq!(service.field("host").len(), 1, "it is not sent again");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    let failure = call(&uri).await.unwrap_err();
+    let is_unsent = matches!(&failure, AwsFailure::NotSent(error) if error.kind() == ErrorKind::NotApplied);
+    assert!(is_unsent, "{failure:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_with_its_own_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    let call = AwsCall { operation: "ReceiveMessage", body: Bytes::from_static(b"{}"), limit: Duration::from_secs(7) };
+    let failure = client(&uri).call(&call).await.unwrap_err();
+    let cause = failure.source().unwrap().to_string();
+    assert!(cause.contains("7s"), "{failure:?}");
+}
