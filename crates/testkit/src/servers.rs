@@ -22,6 +22,7 @@
 
 mod availability;
 mod broker;
+mod elasticmq;
 #[cfg(feature = "postgres")]
 mod pgbouncer;
 #[cfg(feature = "postgres")]
@@ -37,6 +38,7 @@ pub use broker::{
     BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server,
     RabbitMqServer,
 };
+pub use elasticmq::{ElasticMq, ElasticMqServer};
 pub use libtest_mimic::Trial;
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;
