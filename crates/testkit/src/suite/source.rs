@@ -82,8 +82,8 @@ pub fn source_cases() -> Vec<SourceCase> {
             every_message_has_its_effect_once,
             nothing_is_acknowledged_before_its_end,
             poison_blocks_only_its_key,
-            order_holds_over_a_restart,
-            order_holds_at_a_stop;
+            order_holds_over_a_restart needs Order,
+            order_holds_at_a_stop needs Order;
         stops:
             drain_finishes_what_runs,
             revoke_finishes_what_runs needs Rebalance,

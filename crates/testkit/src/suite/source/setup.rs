@@ -20,6 +20,11 @@ pub trait SourceSetup: Send + Sync {
     /// A process in which a worker runs.
     fn start_process(&self) -> Arc<dyn WorkerHost>;
 
+    /// Whether messages of one ordering key have an order. Not where the source lacks `SourceCapability::Order`.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     /// Sends messages, in this order.
     async fn publish(&self, messages: Vec<Message>);
 
@@ -99,6 +104,8 @@ pub enum SourceCapability {
     Extension,
     /// A lease ends at last, however often it is extended.
     LongestLease,
+    /// Messages of one ordering key have an order.
+    Order,
     /// Messages of one ordering key keep their order when a member crashes.
     OrderAfterCrash,
     /// There is a server that can be restarted.
