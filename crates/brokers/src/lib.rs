@@ -7,9 +7,10 @@
 //! | `kafka-tls` | TLS and SCRAM for `kafka`, with the OpenSSL of the system |
 //! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream; [`NatsSink`] |
 //! | `rabbitmq` | [`RabbitMqSource`]: a queue of RabbitMQ, by AMQP 0-9-1; [`RabbitMqSink`] |
+//! | `sqs` | [`SqsSource`]: a queue of AWS SQS, standard or FIFO; [`SqsSink`] |
 //! | `webhook` | [`WebhookSink`]: signed POSTs to endpoints |
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "sqs"))]
 mod errors;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -17,8 +18,10 @@ mod kafka;
 mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "sqs"))]
 mod sinks;
+#[cfg(feature = "sqs")]
+mod sqs;
 #[cfg(feature = "webhook")]
 mod webhook;
 
@@ -28,5 +31,7 @@ pub use kafka::{KafkaSink, KafkaSinkConfig, KafkaSource, KafkaUrl};
 pub use nats::{NatsSink, NatsSinkConfig, NatsSource, NatsUrl};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::{RabbitMqSink, RabbitMqSinkConfig, RabbitMqSource, RabbitMqUrl};
+#[cfg(feature = "sqs")]
+pub use sqs::{SqsSink, SqsSinkConfig, SqsSource, SqsUrl};
 #[cfg(feature = "webhook")]
 pub use webhook::{ResolveHost, SystemResolver, WebhookEndpoint, WebhookSecret, WebhookSink, WebhookSinkConfig};

@@ -15,6 +15,7 @@ use crate::errors::not_applied;
 const RESERVE: usize = 4096;
 
 /// How much of that the attributes of an event may take, unencoded. What they take beyond counts as its size.
+#[cfg(any(feature = "kafka", feature = "nats"))]
 const ATTRIBUTES: usize = 1024;
 
 /// As many publications as one sink runs at once.
@@ -52,6 +53,7 @@ pub(crate) fn max_len(limit: usize) -> usize {
 
 /// The reason to refuse an event that a broker with this limit does not take. A dead letter may be larger than what an
 /// outbox takes.
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) fn too_large(event: &OutgoingEvent, limit: usize) -> Option<Published> {
     let (size, room) = (size_with_attributes(event), room(limit));
     (size > room).then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {room}")))
@@ -61,6 +63,7 @@ fn room(limit: usize) -> usize {
     limit.saturating_sub(RESERVE)
 }
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
 fn size_with_attributes(event: &OutgoingEvent) -> usize {
     let attributes = [&event.kind, &event.source, &event.content_type];
     let attributes: usize = attributes.into_iter().flatten().map(String::len).sum();

@@ -15,6 +15,7 @@
 //! | `when_a_key_is_parked` | operators of an outbox: events that a broker refuses or loses | `sqlite` and `tokio` |
 //! | `webhooks` | authors and operators at both ends of a webhook: sent and received | `sqlite` |
 //! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite`; its part on Kafka `kafka`, `postgres` |
+//! | `queues_of_sqs` | authors and operators of consumers of AWS SQS: standard or FIFO, leases, rights | `sqs`, `tokio` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
@@ -105,6 +106,11 @@ pub mod consume_a_topic {
 #[cfg(all(feature = "rabbitmq", feature = "tokio", feature = "worker"))]
 pub mod consume_a_queue {
     #![doc = include_str!("guide/consume_a_queue.md")]
+}
+
+#[cfg(all(feature = "sqs", feature = "tokio"))]
+pub mod queues_of_sqs {
+    #![doc = include_str!("guide/queues_of_sqs.md")]
 }
 
 #[cfg(feature = "worker")]

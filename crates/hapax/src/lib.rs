@@ -37,6 +37,7 @@
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
+//! | `sqs` | `brokers::SqsSource`: messages from a queue of AWS SQS; `SqsSink`: events to it |
 //! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |
 
 pub mod guide;
@@ -52,7 +53,7 @@ pub use hapax_core::{
     machine, outbox, runtime, settings, store, telemetry,
 };
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "webhook"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
 pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
 pub use hapax_core::testing;

@@ -1,0 +1,132 @@
+//! Gathers entries that arrive at about the same time into one request.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use hapax_core::runtime::{BoxFuture, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::queue::{MAX_BYTES, MAX_ENTRIES};
+
+/// How long an entry waits for others.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// The requests that run at once. More entries wait, and fill the batches behind.
+const MAX_REQUESTS: usize = 32;
+
+/// Sends a batch. Returns one result an entry, in their order.
+pub(super) type SendBatch<E, R> = Box<dyn Fn(Vec<E>) -> BoxFuture<'static, Vec<R>> + Send + Sync>;
+
+type WaitingEntry<E, R> = (E, oneshot::Sender<R>);
+
+/// Sends entries in batches of up to ten entries and a mebibyte.
+pub(super) struct Batcher<E, R> {
+    entries: UnboundedSender<WaitingEntry<E, R>>,
+}
+
+impl<E: Send + 'static, R: Send + 'static> Batcher<E, R> {
+    /// Starts the task, which ends with the batcher, after the entries that it has.
+    pub(super) fn start(runtime: &Arc<dyn Runtime>, size: fn(&E) -> usize, send: SendBatch<E, R>) -> Self {
+        let (entries, waiting) = unbounded_channel();
+        runtime.spawn(Box::pin(run(waiting, size, send, Arc::clone(runtime))));
+        Self { entries }
+    }
+
+    /// Sends an entry. None if its request ended without a result.
+    ///
+    /// # Cancel safety
+    /// If dropped, the entry is sent all the same.
+    pub(super) async fn send(&self, entry: E) -> Option<R> {
+        let (reply, result) = oneshot::channel();
+        self.entries.send((entry, reply)).ok()?;
+        result.await.ok()
+    }
+}
+
+async fn run<E: Send + 'static, R: Send + 'static>(
+    mut waiting: UnboundedReceiver<WaitingEntry<E, R>>,
+    size: fn(&E) -> usize,
+    send: SendBatch<E, R>,
+    runtime: Arc<dyn Runtime>,
+) {
+    let (send, running) = (Arc::new(send), Arc::new(Semaphore::new(MAX_REQUESTS)));
+    let mut next = None;
+    loop {
+        let first = match next.take() {
+            Some(first) => Some(first),
+            None => waiting.recv().await,
+        };
+        let Some(first) = first else { return };
+        let Ok(permit) = Arc::clone(&running).acquire_owned().await else { return };
+        let mut bytes = size(&first.0);
+        let mut batch = vec![first];
+        let mut time_is_up = runtime.sleep(GATHER);
+        while batch.len() < MAX_ENTRIES {
+            let entry = match select(pin!(waiting.recv()), &mut time_is_up).await {
+                Either::Left((Some(entry), _)) => entry,
+                Either::Left((None, _)) | Either::Right(((), _)) => break,
+            };
+            bytes += size(&entry.0);
+            if bytes > MAX_BYTES {
+                next = Some(entry);
+                break;
+            }
+            batch.push(entry);
+        }
+        let send = Arc::clone(&send);
+        runtime.spawn(Box::pin(async move {
+            let (entries, replies): (Vec<E>, Vec<oneshot::Sender<R>>) = batch.into_iter().unzip();
+            let results = send(entries).await;
+            drop(permit);
+            for (reply, result) in replies.into_iter().zip(results) {
+                // Its caller may be gone.
+                let _ = reply.send(result);
+            }
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use hapax_core::runtime::Tokio;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn entries_are_gathered_up_to_ten_and_up_to_a_mebibyte() {
+        let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+        let sent: Arc<Mutex<Vec<Vec<usize>>>> = Arc::default();
+        let kept = Arc::clone(&sent);
+        let send: SendBatch<usize, usize> = Box::new(move |entries: Vec<usize>| {
+            kept.lock().push(entries.clone());
+            Box::pin(async move { entries.into_iter().map(|entry| entry + 1).collect() })
+        });
+        let batcher = Batcher::start(&runtime, |entry| *entry, send);
+        let results = join_all((0..25).map(|entry| batcher.send(entry))).await;
+        assert_eq!(results, (1..26).map(Some).collect::<Vec<_>>());
+        assert!(sent.lock().iter().all(|batch| batch.len() <= MAX_ENTRIES), "{sent:?}");
+        sent.lock().clear();
+        join_all([MAX_BYTES, 1, MAX_BYTES - 1, 1].map(|entry| batcher.send(entry))).await;
+        let fits = |batch: &Vec<usize>| batch.iter().sum::<usize>() <= MAX_BYTES;
+        assert!(sent.lock().len() >= 3 && sent.lock().iter().all(fits), "{sent:?}");
+    }
+
+    #[tokio::test]
+    async fn an_entry_whose_caller_has_gone_is_sent_all_the_same() {
+        let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+        let (told, mut sent) = unbounded_channel();
+        let send: SendBatch<u8, ()> = Box::new(move |entries| {
+            let _ = told.send(entries.clone());
+            Box::pin(async move { vec![(); entries.len()] })
+        });
+        let batcher = Batcher::start(&runtime, |_| 1, send);
+        assert!(futures_util::future::poll_immediate(batcher.send(7)).await.is_none());
+        drop(batcher);
+        assert_eq!(sent.recv().await, Some(vec![7]));
+    }
+}
