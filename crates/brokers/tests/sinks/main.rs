@@ -1,13 +1,16 @@
-//! The sink suite on real servers of Kafka, NATS and RabbitMQ.
+//! The sink suite on real servers of Kafka, NATS and RabbitMQ, and on a stand-in for SQS.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
 #[path = "../common/rabbitmq.rs"]
 mod common;
+#[path = "../common/elasticmq.rs"]
+mod elasticmq;
 mod kafka;
 mod nats;
 mod rabbitmq;
+mod sqs;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,5 +21,12 @@ use hapax_testkit::sink_main;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    sink_main(&[kafka::backend(), nats::backend(), rabbitmq::classic(), rabbitmq::quorum()])
+    sink_main(&[
+        kafka::backend(),
+        nats::backend(),
+        rabbitmq::classic(),
+        rabbitmq::quorum(),
+        sqs::fifo(),
+        sqs::standard(),
+    ])
 }

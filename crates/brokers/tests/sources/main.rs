@@ -1,18 +1,24 @@
-//! The source suite on real servers of Kafka, NATS and RabbitMQ.
+//! The source suite on real servers of Kafka, NATS and RabbitMQ, and on a stand-in for SQS.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
 #[path = "../common/rabbitmq.rs"]
 mod common;
+#[path = "../common/elasticmq.rs"]
+mod elasticmq;
+#[path = "../common/elasticmq_send.rs"]
+mod elasticmq_send;
 mod kafka;
 mod nats;
 mod rabbitmq;
+mod recorder;
+mod sqs;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax_brokers::{KafkaSource, NatsSource, RabbitMqSource};
+use hapax_brokers::{KafkaSource, NatsSource, RabbitMqSource, SqsSource};
 use hapax_core::Result;
 use hapax_core::broker::Source;
 use hapax_core::runtime::Tokio;
@@ -23,7 +29,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     serve_source(|url| Box::pin(open(url)));
-    source_main(&[kafka::backend(), nats::backend(), rabbitmq::classic(), rabbitmq::quorum()])
+    source_main(&[
+        kafka::backend(),
+        nats::backend(),
+        rabbitmq::classic(),
+        rabbitmq::quorum(),
+        sqs::fifo(),
+        sqs::standard(),
+    ])
 }
 
 async fn open(url: String) -> Result<Box<dyn Source>> {
@@ -33,6 +46,9 @@ async fn open(url: String) -> Result<Box<dyn Source>> {
     }
     if url.starts_with("nats") {
         return Ok(Box::new(NatsSource::connect(&url.parse()?, runtime).await?));
+    }
+    if url.starts_with("sqs") {
+        return Ok(Box::new(SqsSource::connect(&url.parse()?, runtime).await?));
     }
     Ok(Box::new(KafkaSource::connect(&url.parse()?, runtime).await?))
 }
