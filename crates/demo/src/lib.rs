@@ -59,7 +59,8 @@ pub struct DemoArgs {
 
     /// Database of the service, its workers and the consumers, postgres://HOST/DATABASE, for a run on servers
     ///
-    /// The run has a schema of its own there, and topics or streams of its own at the broker. It connects without TLS.
+    /// The run has a schema of its own there, and topics, streams or queues of its own at the broker. It
+    /// connects without TLS.
     #[arg(long, value_name = "URL", requires_all = ["store", "broker"])]
     database: Option<String>,
 

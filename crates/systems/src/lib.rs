@@ -15,6 +15,8 @@ mod rabbitmq;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqs")]
+mod sqs;
 
 mod broker;
 mod database;

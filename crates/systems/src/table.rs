@@ -81,6 +81,7 @@ systems! {
     "Kafka" Broker kafka feature "kafka" schemes ["kafka"];
     "NATS" Broker nats feature "nats" schemes ["nats"];
     "RabbitMQ" Broker rabbitmq feature "rabbitmq" schemes ["amqp", "amqps"];
+    "AWS SQS" Broker sqs feature "sqs" schemes ["sqs", "sqs+http"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_build_without_a_system_knows_what_it_is() {
-        for url in ["kafka://broker.example", "nats://broker.example/orders"] {
+        for url in ["kafka://broker.example", "nats://broker.example/orders", "sqs://eu-west-1/orders"] {
             assert!(is_broker(url) && !is_file(url), "{url}");
         }
         assert!(is_file("sqlite:///var/lib/hapax.db") && !is_broker("sqlite:///var/lib/hapax.db"));

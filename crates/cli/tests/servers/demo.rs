@@ -11,6 +11,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_nats", "nats", on_nats),
         #[cfg(feature = "rabbitmq")]
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_rabbitmq", "rabbitmq", on_rabbitmq),
+        #[cfg(feature = "sqs")]
+        servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_sqs", "elasticmq", on_sqs),
     ]
 }
 
@@ -26,6 +28,11 @@ async fn on_nats() {
 #[cfg(feature = "rabbitmq")]
 async fn on_rabbitmq() {
     audit_holds(&servers::RabbitMqServer::shared().await.unwrap().url()).await;
+}
+
+#[cfg(feature = "sqs")]
+async fn on_sqs() {
+    audit_holds(&servers::ElasticMqServer::shared().await.unwrap().url()).await;
 }
 
 async fn audit_holds(broker: &str) {

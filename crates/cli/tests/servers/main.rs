@@ -38,6 +38,8 @@ mod reconciliation;
 mod redis;
 mod relay;
 mod shell_blocks;
+#[cfg(feature = "sqs")]
+mod sqs;
 #[path = "../it/torture.rs"]
 mod torture;
 mod worker;
@@ -67,6 +69,8 @@ fn main() -> ExitCode {
         kafka::tests(),
         #[cfg(feature = "rabbitmq")]
         rabbitmq::tests(),
+        #[cfg(feature = "sqs")]
+        sqs::tests(),
     ];
     servers::main(tests.into_iter().flatten().collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! `hapax relay` between PostgreSQL and NATS JetStream or Kafka.
+//! `hapax relay` between PostgreSQL and NATS JetStream, Kafka or SQS.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -24,6 +24,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_relay_waits_for_a_broker_that_is_away", "nats", broker_away),
         #[cfg(feature = "kafka")]
         servers::test("every_event_reaches_kafka_in_the_order_of_its_key", "kafka", to_kafka),
+        #[cfg(feature = "sqs")]
+        servers::test("every_event_reaches_a_fifo_queue_once_in_the_order_of_its_key", "elasticmq", to_sqs),
     ]
 }
 
@@ -226,5 +228,38 @@ async fn to_kafka() {
     for (key, arrived) in keys {
         let all: Vec<i32> = (1..=600).filter(|number| number % 20 == key).collect();
         assert_eq!(arrived, all, "in order, and none is missing");
+    }
+}
+
+/// One relay is killed, so that some events may be sent again: the queue recognizes them.
+#[cfg(feature = "sqs")]
+async fn to_sqs() {
+    let (shop, queue) = (Shop::create().await, crate::sqs::Queue::create("cli-relayed.fifo").await);
+    let sink = queue.server_url();
+    let flags = ["relay", "--check", "--database", &shop.schema.url(), "--sink", &sink, "--topic-template", queue.name];
+    let checked = hapax().args(flags).output().unwrap();
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert!(text.contains("sink sqs/elasticmq: takes events up to 1000000 bytes"), "{checked:?}");
+    assert!(text.contains("recognizes a repeated event for 5m") && text.ends_with("ok\n"), "{checked:?}");
+    shop.emit(1..=100).await;
+    let first = shop.relay_to(&sink, queue.name);
+    until("it may have published", async || shop.published().await > 0).await;
+    // Dropped, a process gets SIGKILL.
+    drop(first);
+    let second = shop.relay_to(&sink, queue.name);
+    shop.emit(101..=200).await;
+    until("all rows are published", async || shop.published().await == 200).await;
+    let (code, log) = second.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let mut keys: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for message in queue.messages().await {
+        let number: i32 = message.body.parse().unwrap();
+        assert_eq!(message.group, (number % 20).to_string(), "the ordering key is the message group");
+        keys.entry(number % 20).or_default().push(number);
+    }
+    assert_eq!(keys.len(), 20);
+    for (key, arrived) in keys {
+        let all: Vec<i32> = (1..=200).filter(|number| number % 20 == key).collect();
+        assert_eq!(arrived, all, "in order, and each once");
     }
 }
