@@ -114,6 +114,8 @@ impl SqsSource {
             lease: Some(BrokerLease { length: lease, longest: Some(LONGEST) }),
             // A request brings several messages of a group, and one that is given back comes again behind them.
             keeps_order: false,
+            // The service moves a message to a dead-letter queue, and drops none.
+            delivery_limit: None,
         };
         Ok(Self {
             name: source_name,
