@@ -36,6 +36,9 @@ const WRONG_TIME: &[&str] = &[
 /// The codes of a service that takes credentials no longer.
 const ENDED: &[&str] = &["ExpiredToken", "ExpiredTokenException"];
 
+/// The longest message of a refusal, in characters.
+const LONGEST_MESSAGE: usize = 500;
+
 /// A service, and who calls it.
 #[derive(Debug)]
 pub struct AwsEndpoint {
@@ -96,7 +99,8 @@ pub struct AwsRefusal {
     /// The code, without the name of the service, for instance `QueueDoesNotExist`. `HTTP 404` for an answer that is
     /// none of AWS.
     pub code: String,
-    /// Why, in the words of the service.
+    /// Why, in the words of the service. Only the beginning: about a wrong signature a service repeats what was signed,
+    /// with the session token.
     pub message: String,
 }
 
@@ -227,7 +231,17 @@ impl AwsRefusal {
         let text = |names: [&str; 2]| names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned);
         let code = text(["__type", "code"]).map(|code| Self::short_code(&code).to_owned());
         let code = code.unwrap_or_else(|| format!("HTTP {}", response.status().as_u16()));
-        Self { code, message: text(["message", "Message"]).unwrap_or_default() }
+        Self {
+            code,
+            message: text(["message", "Message"]).map(|message| Self::beginning(&message)).unwrap_or_default(),
+        }
+    }
+
+    /// The message without what was signed.
+    fn beginning(message: &str) -> String {
+        let line = message.lines().next().unwrap_or_default();
+        let words = line.split("The Canonical String").next().unwrap_or_default();
+        words.chars().take(LONGEST_MESSAGE).collect()
     }
 
     /// The code without the name of the service, which stands before a `#` or a `.`.

@@ -147,6 +147,24 @@ async fn a_call_that_is_refused_because_of_the_time_has_the_time_of_the_service_
 }
 
 #[tokio::test]
+async fn a_refusal_does_not_repeat_the_session_token() {
+    let why = "The request signature we calculated does not match the signature you provided.";
+    let signed = "The Canonical String for this request should have been";
+    for between in [r"\n\n", " "] {
+        let message = format!(r"{why}{between}{signed} 'POST{between}x-amz-security-token:SECRET{between}'");
+        let body = format!(r#"{{"__type":"SignatureDoesNotMatch","message":"{message}"}}"#);
+        let refused = || answer("403 Forbidden", &body);
+        let service = StandIn::start(vec![refused(), refused()]).await;
+        let failure = call(&service.uri).await.unwrap_err();
+        let shown = format!("{failure} {failure:?}");
+        assert!(shown.contains(why) && !shown.contains("SECRET"), "{shown}");
+    }
+    let body = format!(r#"{{"__type":"X","message":"{}"}}"#, "x".repeat(10_000));
+    let service = StandIn::start(vec![answer("400 Bad Request", &body)]).await;
+    assert!(call(&service.uri).await.unwrap_err().to_string().len() < 600);
+}
+
+#[tokio::test]
 async fn a_call_without_an_answer_may_have_arrived_unless_nothing_was_sent() {
     for answer in [None, answer("500 Internal Server Error", "{}"), refusal("503 Slow Down", "ServiceUnavailable")] {
         let service = StandIn::start(vec![answer]).await;
