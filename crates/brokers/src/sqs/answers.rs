@@ -25,6 +25,7 @@ pub(super) struct CallFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailureMeaning {
     NotOurs,
+    WrongParameter,
     NeverTaken,
     Throttled,
     NeedsOperator,
@@ -37,7 +38,10 @@ impl CallFailure {
     pub(super) fn of(failure: AwsFailure) -> Self {
         let what = chain(&failure);
         let (meaning, code) = match failure {
-            AwsFailure::Refused(refusal) => (meaning_of(&refusal.code), refusal.code),
+            AwsFailure::Refused(refusal) => {
+                let code = plain(&refusal.code);
+                (meaning_of(code), code.to_owned())
+            }
             AwsFailure::NotSent(error) if error.kind() == ErrorKind::Unusable => {
                 (FailureMeaning::NeedsOperator, String::new()) // A5
             }
@@ -49,7 +53,7 @@ impl CallFailure {
 
     /// What became of an entry with this code.
     pub(super) fn of_code(code: &str, message: &str) -> Self {
-        let code = AwsRefusal::short_code(code);
+        let code = plain(AwsRefusal::short_code(code));
         let what = format!("SQS refused it: {code}: {message}");
         Self { meaning: meaning_of(code), code: code.to_owned(), what }
     }
@@ -67,7 +71,7 @@ impl CallFailure {
 
     /// Whether a delivery belongs to nobody here.
     pub(super) fn is_not_ours(&self) -> bool {
-        self.meaning == FailureMeaning::NotOurs
+        [FailureMeaning::NotOurs, FailureMeaning::WrongParameter].contains(&self.meaning)
     }
 
     /// Whether the credentials hold, and have no right to do this.
@@ -75,9 +79,9 @@ impl CallFailure {
         self.code.starts_with("AccessDenied")
     }
 
-    /// Whether a batch is too long, which says nothing of its entries.
-    pub(super) fn is_long_batch(&self) -> bool {
-        self.code == "BatchRequestTooLong"
+    /// Whether it is about what was sent. About a batch it says nothing of a single message.
+    pub(super) fn is_about_content(&self) -> bool {
+        [FailureMeaning::NeverTaken, FailureMeaning::WrongParameter].contains(&self.meaning)
     }
 
     /// Whether there is no such queue.
@@ -88,7 +92,7 @@ impl CallFailure {
     /// The end of a settlement.
     pub(super) fn settled(self) -> Result<()> {
         match self.meaning {
-            FailureMeaning::NotOurs => Ok(()),
+            FailureMeaning::NotOurs | FailureMeaning::WrongParameter => Ok(()),
             FailureMeaning::Unclear => Err(unknown("SQS did not confirm a settlement").caused_by(self)),
             FailureMeaning::NeverTaken
             | FailureMeaning::Throttled
@@ -106,7 +110,7 @@ impl CallFailure {
                     unknown(format!("SQS did not confirm an event for the queue `{queue}`")).caused_by(self),
                 );
             }
-            FailureMeaning::NeverTaken => {
+            FailureMeaning::NeverTaken | FailureMeaning::WrongParameter => {
                 return Published::Refused(format!("the queue `{queue}` never takes the event: {self}"));
             }
             FailureMeaning::Throttled | FailureMeaning::NotSent => Duration::ZERO,
@@ -121,6 +125,7 @@ impl CallFailure {
         match self.meaning {
             FailureMeaning::NeedsOperator => unusable(format!("the queue `{queue}` cannot be used")).caused_by(self),
             FailureMeaning::NotOurs
+            | FailureMeaning::WrongParameter
             | FailureMeaning::NeverTaken
             | FailureMeaning::Throttled
             | FailureMeaning::NotSent
@@ -132,15 +137,21 @@ impl CallFailure {
     }
 }
 
-/// What a code means that the service gives for a call or an entry.
+/// The code without the word that some services of AWS write behind it.
+fn plain(code: &str) -> &str {
+    code.strip_suffix("Exception").unwrap_or(code)
+}
+
+/// What a plain code means that the service gives for a call or an entry.
 fn meaning_of(code: &str) -> FailureMeaning {
     match code {
-        "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidParameterValue" => FailureMeaning::NotOurs, // A2
-        "MessageTooLong" | "InvalidMessageContents" | "BatchRequestTooLong" => FailureMeaning::NeverTaken,    // A3
-        "OverLimit" => FailureMeaning::Throttled,                                                             // A4
-        _ if code.contains("Throttl") => FailureMeaning::Throttled,                                           // A4
-        _ if is_for_operators(code) => FailureMeaning::NeedsOperator,                                         // A5
-        "InternalError" | "InternalFailure" | "ServiceUnavailable" => FailureMeaning::Unclear,                // A8
+        "ReceiptHandleIsInvalid" | "MessageNotInflight" => FailureMeaning::NotOurs, // A2
+        "InvalidParameterValue" => FailureMeaning::WrongParameter,                  // A2 and A3
+        "MessageTooLong" | "InvalidMessageContents" | "BatchRequestTooLong" => FailureMeaning::NeverTaken, // A3
+        "OverLimit" => FailureMeaning::Throttled,                                   // A4
+        _ if code.contains("Throttl") => FailureMeaning::Throttled,                 // A4
+        _ if is_for_operators(code) => FailureMeaning::NeedsOperator,               // A5
+        "InternalError" | "InternalFailure" | "ServiceUnavailable" => FailureMeaning::Unclear, // A8
         // A6 and A9.
         _ => FailureMeaning::NotDone,
     }
@@ -152,7 +163,7 @@ fn is_for_operators(code: &str) -> bool {
         "InvalidAddress",
         "InvalidClientTokenId",
         "InvalidSecurity",
-        "InvalidSignatureException",
+        "InvalidSignature",
         "KmsAccessDenied",
         "KmsDisabled",
         "KmsInvalidKeyUsage",
@@ -160,13 +171,12 @@ fn is_for_operators(code: &str) -> bool {
         "KmsNotFound",
         "KmsOptInRequired",
         "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
         "NonExistentQueue",
         "OptInRequired",
         "QueueDeletedRecently",
         "QueueDoesNotExist",
         "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
+        "UnrecognizedClient",
     ];
     CODES.contains(&code) || code.starts_with("AccessDenied")
 }
@@ -218,7 +228,8 @@ mod tests {
         let rows = [
             ("A2", "ReceiptHandleIsInvalid", ["done", "later", "not applied"]),
             ("A2", "AWS.SimpleQueueService.MessageNotInflight", ["done", "later", "not applied"]),
-            ("A2", "InvalidParameterValue", ["done", "later", "not applied"]),
+            ("A2, A3", "InvalidParameterValue", ["done", "refused", "not applied"]),
+            ("A2, A3", "com.amazon.coral.service#InvalidParameterValueException", ["done", "refused", "not applied"]),
             ("A3", "MessageTooLong", ["not applied", "refused", "not applied"]),
             ("A3", "com.amazonaws.sqs#InvalidMessageContents", ["not applied", "refused", "not applied"]),
             ("A3", "BatchRequestTooLong", ["not applied", "refused", "not applied"]),
@@ -231,6 +242,8 @@ mod tests {
             ("A5", "AccessDenied", ["not applied", "later", "unusable"]),
             ("A5", "AccessDeniedException", ["not applied", "later", "unusable"]),
             ("A5", "InvalidClientTokenId", ["not applied", "later", "unusable"]),
+            ("A5", "UnrecognizedClientException", ["not applied", "later", "unusable"]),
+            ("A5", "InvalidSignatureException", ["not applied", "later", "unusable"]),
             ("A5", "SignatureDoesNotMatch", ["not applied", "later", "unusable"]),
             ("A6", "ExpiredToken", ["not applied", "later", "not applied"]),
             ("A8", "InternalError", ["unknown", "unknown", "not applied"]),
@@ -250,5 +263,8 @@ mod tests {
         let refused = CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "gone".into() }));
         assert_eq!(ends(&refused), ["not applied", "later", "unusable"], "A5");
         assert!(refused.asked("q").source().unwrap().to_string().contains("gone"));
+        let code = "InvalidParameterValueException".to_owned();
+        let refused = CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "long".into() }));
+        assert_eq!(ends(&refused), ["done", "refused", "not applied"], "A2, A3");
     }
 }

@@ -88,8 +88,8 @@ impl KnownQueues {
     }
 }
 
-/// Sends a batch. If the service finds it too long, it sends each message alone: the limit of a batch says nothing of
-/// its messages.
+/// Sends a batch. If the service refuses it because of what it has, it sends each message alone: one of them may be
+/// wrong, or only all of them together too long.
 async fn send_all<'m>(
     messages: &'m [SentMessage],
     send: impl Fn(&'m [SentMessage]) -> BoxFuture<'m, Called<BatchAnswer>> + Send + Sync,
@@ -98,7 +98,7 @@ async fn send_all<'m>(
         Ok(answer) => return answer.results(messages.len()),
         Err(failure) => failure,
     };
-    if messages.len() == 1 || !failure.is_long_batch() {
+    if messages.len() == 1 || !failure.is_about_content() {
         return vec![Err(failure); messages.len()];
     }
     let mut results = Vec::new();
@@ -131,8 +131,9 @@ mod tests {
     use super::*;
     use crate::sqs::answers::CallFailure;
 
-    /// Sends three messages to a service that takes batches of so many. Returns the sizes of the batches.
-    async fn send_three(limit: usize) -> (Vec<usize>, Vec<Called<String>>) {
+    /// Sends three messages to a service that takes batches of so many, and refuses longer ones with this code. Returns
+    /// the sizes of the batches.
+    async fn send_three(limit: usize, code: &str) -> (Vec<usize>, Vec<Called<String>>) {
         let sent = Mutex::new(Vec::new());
         let message = SentMessage {
             message_body: "x".into(),
@@ -145,7 +146,7 @@ mod tests {
             sent.lock().push(messages.len());
             let answer = match messages.len() <= limit {
                 true => Ok(serde_json::from_str(r#"{"Successful":[{"Id":"0","MessageId":"m"}]}"#).unwrap()),
-                false => Err(CallFailure::of_code("AWS.SimpleQueueService.BatchRequestTooLong", "long")),
+                false => Err(CallFailure::of_code(code, "long")),
             };
             Box::pin(async { answer })
         });
@@ -154,17 +155,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_messages_of_a_batch_that_is_too_long_are_sent_alone() {
-        let (sent, results) = send_three(1).await;
-        assert_eq!(sent, [3, 1, 1, 1]);
-        assert!(results.iter().all(|result| result.as_ref().is_ok_and(|id| id == "m")), "{results:?}");
-        let (sent, results) = send_three(0).await;
-        assert_eq!((sent.len(), results.len()), (4, 3));
-        for result in results {
-            assert!(matches!(result.unwrap_err().published("q"), Published::Refused(_)));
+    async fn the_messages_of_a_batch_that_is_refused_are_sent_alone() {
+        const LONG: &str = "AWS.SimpleQueueService.BatchRequestTooLong";
+        for code in [LONG, "com.amazon.coral.service#InvalidParameterValueException"] {
+            let (sent, results) = send_three(1, code).await;
+            assert_eq!(sent, [3, 1, 1, 1]);
+            assert!(results.iter().all(|result| result.as_ref().is_ok_and(|id| id == "m")), "{results:?}");
+            let (sent, results) = send_three(0, code).await;
+            assert_eq!((sent.len(), results.len()), (4, 3));
+            for result in results {
+                assert!(matches!(result.unwrap_err().published("q"), Published::Refused(_)));
+            }
         }
-        let (sent, results) = send_three(3).await;
+        let (sent, results) = send_three(3, LONG).await;
         assert_eq!((sent.len(), results[0].is_ok(), results[1].is_ok()), (1, true, false));
+        assert_eq!(send_three(1, "RequestThrottled").await.0, [3]);
     }
 
     #[test]
