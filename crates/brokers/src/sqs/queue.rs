@@ -53,7 +53,7 @@ impl SqsApi {
         let http = HttpClient::new(settings)?;
         let region = place.region().to_owned();
         let credentials = match place.is_aws() {
-            true => AwsCredentials::from_chain(&region, http.clone(), Arc::clone(runtime)).await,
+            true => AwsCredentials::from_chain(&region, http.clone(), Arc::clone(runtime)),
             false => AwsCredentials::of_a_stand_in(),
         };
         let endpoint: Arc<str> = place.endpoint().into();

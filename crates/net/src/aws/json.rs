@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::Credentials;
 use bytes::Bytes;
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::{BoxError, Error, ErrorKind, Timestamp};
 use http::header::{CONTENT_TYPE, DATE, HOST};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
@@ -33,8 +33,9 @@ const WRONG_TIME: &[&str] = &[
     "SignatureDoesNotMatchException",
 ];
 
-/// The codes of a service that takes credentials no longer.
-const ENDED: &[&str] = &["ExpiredToken", "ExpiredTokenException"];
+/// The codes of a service that takes credentials no longer: they have ended, or the key is not in use any more.
+const ENDED: &[&str] =
+    &["ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException"];
 
 /// The longest message of a refusal, in characters.
 const LONGEST_MESSAGE: usize = 500;
@@ -56,8 +57,8 @@ pub struct AwsEndpoint {
 
 /// Calls a service of AWS. Clones share the connections.
 ///
-/// It sends a call again only if the service has refused it: because of credentials that have ended, once with new
-/// ones, or because of the time, once with the time of the service.
+/// It sends a call again only if the service has refused it: because of credentials that it takes no longer, once with
+/// new ones, or because of the time, once with the time of the service.
 #[derive(Clone, Debug)]
 pub struct AwsClient(Arc<ClientParts>);
 
@@ -78,7 +79,7 @@ pub struct AwsCall {
     pub operation: &'static str,
     /// The body in JSON.
     pub body: Bytes,
-    /// How long it may take.
+    /// How long it may take, with the search for credentials.
     pub limit: Duration,
 }
 
@@ -128,19 +129,24 @@ impl AwsClient {
     /// # Cancel safety
     /// If dropped, the service may have done it.
     pub async fn call(&self, call: &AwsCall) -> Result<Bytes, AwsFailure> {
-        match self.attempt(call).await {
+        let until = self.0.runtime.boottime_now() + call.limit;
+        match self.attempt(call, until).await {
             Ok(body) => Ok(body),
-            Err(FailedAttempt { is_cured: true, .. }) => self.attempt(call).await.map_err(|failed| failed.failure),
+            Err(FailedAttempt { is_cured: true, .. }) => {
+                self.attempt(call, until).await.map_err(|failed| failed.failure)
+            }
             Err(failed) => Err(failed.failure),
         }
     }
 
-    async fn attempt(&self, call: &AwsCall) -> Result<Bytes, FailedAttempt> {
+    async fn attempt(&self, call: &AwsCall, until: Duration) -> Result<Bytes, FailedAttempt> {
         let parts = &*self.0;
-        let credentials = parts.endpoint.credentials.current().await.map_err(AwsFailure::NotSent)?;
+        let left = || until.saturating_sub(parts.runtime.boottime_now());
+        let credentials = timeout(&*parts.runtime, left(), parts.endpoint.credentials.current()).await;
+        let credentials = credentials.unwrap_or_else(|| Err(slow_credentials())).map_err(AwsFailure::NotSent)?;
         let time = parts.time();
         let request = parts.signed(call, &credentials, time).map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
-        let response = parts.http.send_within(request, call.limit).await.map_err(AwsFailure::from)?;
+        let response = parts.http.send_within(request, left()).await.map_err(AwsFailure::from)?;
         if response.status().is_success() {
             return Ok(response.into_body());
         }
@@ -149,11 +155,9 @@ impl AwsClient {
             return Err(AwsFailure::Unknown(format!("it answers {status}: {refusal}").into()).into());
         }
         let code = refusal.code.as_str();
-        let is_cured = if ENDED.contains(&code) {
-            parts.endpoint.credentials.refused(&credentials).await;
-            true
-        } else {
-            WRONG_TIME.contains(&code) && parts.correct_time(time, response.headers())
+        let is_cured = match ENDED.contains(&code) {
+            true => parts.endpoint.credentials.refused(&credentials),
+            false => WRONG_TIME.contains(&code) && parts.correct_time(time, response.headers()),
         };
         Err(FailedAttempt { failure: AwsFailure::Refused(refusal), is_cured })
     }
@@ -219,6 +223,10 @@ impl From<RequestFailure> for AwsFailure {
             RequestFailure::Cut(_) | RequestFailure::TimedOut { sent: true, .. } => Self::Unknown(failure.into()),
         }
     }
+}
+
+fn slow_credentials() -> Error {
+    Error::new(ErrorKind::NotApplied, "credentials for AWS are not found in time")
 }
 
 fn unsignable(cause: BoxError) -> Error {

@@ -1,11 +1,13 @@
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use aws_credential_types::provider::{self, future};
+use futures_util::FutureExt;
 use hapax_core::Timestamp;
 use hapax_core::runtime::{BoxFuture, Tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use super::*;
 use crate::http::HttpSettings;
@@ -41,58 +43,150 @@ impl Runtime for Moved {
     }
 }
 
-/// Gives a new key, which holds for an hour, each time, unless it fails.
-#[derive(Debug, Default)]
+/// Gives a new key, which holds for an hour, each time, when the test lets it.
+#[derive(Debug)]
 struct Hourly {
-    given: AtomicUsize,
-    fails: std::sync::atomic::AtomicBool,
-    runtime: std::sync::OnceLock<Arc<Moved>>,
+    begun: AtomicUsize,
+    is_down: AtomicBool,
+    /// As many searches may end.
+    ends: Semaphore,
+    runtime: Arc<Moved>,
 }
 
 #[derive(Debug)]
 struct Shared(Arc<Hourly>);
+
+impl Hourly {
+    async fn find(&self) -> provider::Result {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        self.ends.acquire().await.unwrap().forget();
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(CredentialsError::provider_error("it is down"));
+        }
+        let end = UNIX_EPOCH + self.runtime.boottime_now() + Duration::from_secs(3600);
+        Ok(Credentials::new(format!("KEY{number}"), "secret", None, Some(end), "test"))
+    }
+}
 
 impl ProvideCredentials for Shared {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
     {
-        let Hourly { given, fails, runtime } = &*self.0;
-        let number = given.fetch_add(1, Ordering::Relaxed);
-        if fails.load(Ordering::Relaxed) {
-            return future::ProvideCredentials::ready(Err(CredentialsError::provider_error("it is down")));
-        }
-        let end = UNIX_EPOCH + runtime.get().unwrap().boottime_now() + Duration::from_secs(3600);
-        let found: provider::Result = Ok(Credentials::new(format!("KEY{number}"), "secret", None, Some(end), "test"));
-        future::ProvideCredentials::ready(found)
+        future::ProvideCredentials::new(self.0.find())
+    }
+}
+
+struct Fixture {
+    runtime: Arc<Moved>,
+    provider: Arc<Hourly>,
+    credentials: AwsCredentials,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let runtime = Arc::new(Moved { tokio: Tokio::current(), seconds: AtomicUsize::new(0) });
+        let (begun, is_down, ends) = (AtomicUsize::new(0), AtomicBool::new(false), Semaphore::new(0));
+        let provider = Arc::new(Hourly { begun, is_down, ends, runtime: Arc::clone(&runtime) });
+        let credentials =
+            AwsCredentials::provided_by(Shared(Arc::clone(&provider)), Arc::clone(&runtime) as Arc<dyn Runtime>);
+        Self { runtime, provider, credentials }
+    }
+
+    /// The key at this time, unless it has to be waited for.
+    fn key_now(&self, second: usize) -> Option<String> {
+        self.runtime.seconds.store(second, Ordering::Relaxed);
+        let found = self.credentials.current().now_or_never()?;
+        Some(found.unwrap().access_key_id().to_owned())
+    }
+
+    /// The key at this time. One search may end.
+    async fn key(&self, second: usize) -> Result<String> {
+        self.runtime.seconds.store(second, Ordering::Relaxed);
+        self.provider.ends.add_permits(1);
+        self.credentials.current().await.map(|found| found.access_key_id().to_owned())
+    }
+
+    /// Lets the search end that runs.
+    async fn end_search(&self, is_down: bool) {
+        let AwsCredentials(CredentialSource::Chain(chain)) = &self.credentials else { panic!("no chain") };
+        self.provider.is_down.store(is_down, Ordering::Relaxed);
+        let ended = chain.has_ended.notified();
+        self.provider.ends.add_permits(1);
+        ended.await;
+    }
+
+    fn searches(&self) -> usize {
+        self.provider.begun.load(Ordering::Relaxed)
     }
 }
 
 #[tokio::test]
 async fn credentials_are_renewed_before_they_end_and_used_to_their_end() {
-    let runtime = Arc::new(Moved { tokio: Tokio::current(), seconds: AtomicUsize::new(0) });
-    let provider = Arc::new(Hourly::default());
-    provider.runtime.set(Arc::clone(&runtime)).unwrap();
-    let credentials =
-        AwsCredentials::provided_by(Shared(Arc::clone(&provider)), Arc::clone(&runtime) as Arc<dyn Runtime>);
-    let key = async |second: usize| {
-        runtime.seconds.store(second, Ordering::Relaxed);
-        credentials.current().await.map(|found| found.access_key_id().to_owned())
-    };
-    assert_eq!(key(0).await.unwrap(), "KEY0");
-    assert_eq!(key(3299).await.unwrap(), "KEY0", "it holds for longer than five minutes");
-    assert_eq!(key(3301).await.unwrap(), "KEY1");
-    provider.fails.store(true, Ordering::Relaxed);
-    assert_eq!(key(3301 + 3400).await.unwrap(), "KEY1", "it still holds");
-    assert_eq!(provider.given.load(Ordering::Relaxed), 3);
-    assert_eq!(key(3301 + 3405).await.unwrap(), "KEY1");
-    assert_eq!(provider.given.load(Ordering::Relaxed), 3, "the provider is left alone for a while");
-    assert_eq!(key(3301 + 3600).await.unwrap_err().kind(), ErrorKind::NotApplied, "it has ended");
-    provider.fails.store(false, Ordering::Relaxed);
-    let renewed = key(3301 + 3600).await.unwrap();
-    credentials.refused(&credentials.current().await.unwrap()).await;
-    assert_ne!(key(3301 + 3600).await.unwrap(), renewed, "the service does not take it any more");
+    let fixture = Fixture::new();
+    assert_eq!(fixture.key(0).await.unwrap(), "KEY0");
+    assert_eq!(fixture.key_now(3299).unwrap(), "KEY0", "it holds for longer than five minutes");
+    assert_eq!(fixture.key_now(3301).unwrap(), "KEY0", "nobody waits for the next one");
+    fixture.end_search(false).await;
+    assert_eq!((fixture.key_now(3302).unwrap().as_str(), fixture.searches()), ("KEY1", 2));
+    assert_eq!(fixture.key_now(3301 + 3400).unwrap(), "KEY1", "it still holds");
+    fixture.end_search(true).await;
+    assert_eq!(fixture.key_now(3301 + 3405).unwrap(), "KEY1");
+    tokio::task::yield_now().await;
+    assert_eq!(fixture.searches(), 3, "the provider is left alone for a while");
+    assert_eq!(fixture.key(3301 + 3600).await.unwrap_err().kind(), ErrorKind::NotApplied, "it has ended");
+    fixture.provider.is_down.store(false, Ordering::Relaxed);
+    assert_eq!(fixture.key(3301 + 3600).await.unwrap(), "KEY4");
 }
+
+#[tokio::test]
+async fn nobody_waits_for_a_slow_search_while_the_credentials_hold() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.key(0).await.unwrap(), "KEY0");
+    for second in [3400, 3411, 3440, 3599] {
+        assert_eq!(fixture.key_now(second).unwrap(), "KEY0");
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(fixture.searches(), 2);
+    assert_eq!(fixture.key_now(3600), None, "it has ended");
+    // All that wait have the end of the one search.
+    let [first, second] = [fixture.credentials.clone(), fixture.credentials.clone()];
+    let (first, second, ()) = tokio::join!(first.current(), second.current(), fixture.end_search(true));
+    assert!(first.is_err() && second.is_err());
+    assert_eq!(fixture.searches(), 2);
+}
+
+#[tokio::test]
+async fn others_are_searched_for_if_the_service_refuses_the_present_ones() {
+    let fixture = Fixture::new();
+    fixture.key(0).await.unwrap();
+    let refused = async || {
+        let used = fixture.credentials.current().await.unwrap();
+        (fixture.credentials.refused(&used), fixture.credentials.refused(&used))
+    };
+    assert_eq!(refused().await, (true, true));
+    assert_eq!(fixture.key(1).await.unwrap(), "KEY1");
+    assert_eq!(refused().await, (false, false), "others were searched for just now");
+    assert_eq!(fixture.key_now(2).unwrap(), "KEY1");
+    assert_eq!(fixture.key_now(11).unwrap(), "KEY1");
+    assert_eq!(refused().await, (true, true));
+    assert_eq!(fixture.key_now(12), None);
+}
+
+#[tokio::test]
+async fn new_credentials_are_used_if_the_clock_of_the_host_is_fast() {
+    let fixture = Fixture::new();
+    fixture.key(0).await.unwrap();
+    let AwsCredentials(CredentialSource::Chain(chain)) = &fixture.credentials else { panic!("no chain") };
+    let ended = Credentials::new("OLD", "secret", None, Some(UNIX_EPOCH), "test");
+    chain.state.lock().kept.as_mut().unwrap().credentials = ended;
+    assert_eq!(fixture.key_now(9).unwrap(), "OLD");
+    assert_eq!(fixture.searches(), 1);
+    assert_eq!(fixture.key_now(10), None);
+}
+
+/// A file of credentials.
+const PROFILE: &str = "[billing]\naws_access_key_id = PROFILE\naws_secret_access_key = secret\n";
 
 /// Set in the child processes of the test, which print the key that they find.
 const CHILD: &str = "HAPAX_TEST_CHAIN";
@@ -100,10 +194,16 @@ const CHILD: &str = "HAPAX_TEST_CHAIN";
 async fn print_the_key_of_the_chain() {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let http = HttpClient::new(HttpSettings::new(Arc::clone(&runtime))).unwrap();
-    let credentials = AwsCredentials::from_chain("eu-west-1", http, runtime).await;
-    match credentials.current().await {
-        Ok(found) => println!("key {} of {:?}", found.access_key_id(), found.session_token()),
-        Err(error) => println!("{:?}", error.kind()),
+    let credentials = AwsCredentials::from_chain("eu-west-1", http, runtime);
+    let found = match credentials.current().await {
+        Ok(found) => found,
+        Err(error) => return println!("{:?}", error.kind()),
+    };
+    println!("key {} of {:?}", found.access_key_id(), found.session_token());
+    if let Ok(file) = std::env::var("AWS_SHARED_CREDENTIALS_FILE") {
+        std::fs::write(file, PROFILE.replace("PROFILE", "ROTATED")).unwrap();
+        assert!(credentials.refused(&found));
+        println!("then {}", credentials.current().await.unwrap().access_key_id());
     }
 }
 
@@ -150,7 +250,7 @@ async fn credentials_come_from_the_usual_places() {
     assert!(key.contains("key ENVIRONMENT of None"), "{key}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("credentials");
-    std::fs::write(&path, "[billing]\naws_access_key_id = PROFILE\naws_secret_access_key = secret\n").unwrap();
+    std::fs::write(&path, PROFILE).unwrap();
     let profile = vec![
         ("AWS_SHARED_CREDENTIALS_FILE", path.display().to_string()),
         ("AWS_CONFIG_FILE", "/nonexistent".to_owned()),
@@ -158,6 +258,7 @@ async fn credentials_come_from_the_usual_places() {
     ];
     let key = found(profile.clone()).await;
     assert!(key.contains("key PROFILE of None"), "{key}");
+    assert!(key.contains("then ROTATED"), "the file is read again after a refusal: {key}");
     let key = found(profile.into_iter().chain(environment).collect()).await;
     assert!(key.contains("key ENVIRONMENT"), "the environment comes first: {key}");
     let agent =

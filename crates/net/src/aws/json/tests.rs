@@ -12,6 +12,9 @@ use crate::http::HttpSettings;
 /// Long before every test.
 const SERVER_TIME: &str = "Fri, 27 Nov 2020 06:00:00 GMT";
 
+/// How far a measured time may be from the expected one.
+const SLACK: Duration = Duration::from_secs(1);
+
 /// A service that gives these answers, one to a connection, and keeps the requests.
 struct StandIn {
     uri: String,
@@ -81,18 +84,39 @@ impl ProvideCredentials for Numbered {
     }
 }
 
+/// Never gives one.
+#[derive(Debug)]
+struct Silent;
+
+impl ProvideCredentials for Silent {
+    fn provide_credentials<'a>(&'a self) -> Future<'a>
+    where
+        Self: 'a,
+    {
+        Future::new(std::future::pending())
+    }
+}
+
 fn client(uri: &str) -> AwsClient {
+    client_with(uri, Numbered::default())
+}
+
+fn client_with(uri: &str, provider: impl ProvideCredentials + 'static) -> AwsClient {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let http = HttpClient::new(HttpSettings::new(Arc::clone(&runtime))).unwrap();
-    let credentials = AwsCredentials::provided_by(Numbered::default(), Arc::clone(&runtime));
+    let credentials = AwsCredentials::provided_by(provider, Arc::clone(&runtime));
     let (uri, region) = (uri.parse().unwrap(), "eu-west-1".to_owned());
     let endpoint = AwsEndpoint { uri, region, service: "sqs", target: "AmazonSQS", credentials };
     AwsClient::new(endpoint, http, runtime).unwrap()
 }
 
 async fn call(uri: &str) -> Result<Bytes, AwsFailure> {
+    call_by(&client(uri)).await
+}
+
+async fn call_by(client: &AwsClient) -> Result<Bytes, AwsFailure> {
     let call = AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limit: Duration::from_secs(30) };
-    client(uri).call(&call).await
+    client.call(&call).await
 }
 
 #[tokio::test]
@@ -122,15 +146,21 @@ async fn a_refused_call_has_a_short_code_and_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn credentials_that_have_ended_are_renewed_once() {
-    let ended = || refusal("403 Forbidden", "ExpiredToken");
-    let service = StandIn::start(vec![ended(), answer("200 OK", "{}")]).await;
-    call(&service.uri).await.unwrap();
-    let used = service.field("authorization");
-    assert!(used[0].contains("KEY0/") && used[1].contains("KEY1/"), "{used:?}");
-    let service = StandIn::start(vec![ended(), ended()]).await;
-    let failure = call(&service.uri).await.unwrap_err();
-    assert!(matches!(&failure, AwsFailure::Refused(refusal) if refusal.code == "ExpiredToken"), "{failure:?}");
+async fn credentials_that_are_taken_no_longer_are_renewed_once() {
+    for code in ENDED {
+        let ended = || refusal("403 Forbidden", code);
+        let service = StandIn::start(vec![ended(), answer("200 OK", "{}")]).await;
+        call(&service.uri).await.unwrap();
+        let used = service.field("authorization");
+        assert!(used[0].contains("KEY0/") && used[1].contains("KEY1/"), "{used:?}");
+        let service = StandIn::start(vec![ended(), ended(), ended()]).await;
+        let client = client(&service.uri);
+        for requests in [2, 3] {
+            let failure = call_by(&client).await.unwrap_err();
+            assert!(matches!(&failure, AwsFailure::Refused(refusal) if refusal.code == *code), "{failure:?}");
+            assert_eq!(service.field("host").len(), requests, "others are searched for once in a while");
+        }
+    }
 }
 
 #[tokio::test]
@@ -184,8 +214,12 @@ async fn a_call_without_an_answer_may_have_arrived_unless_nothing_was_sent() {
 async fn a_call_ends_with_its_own_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}/", listener.local_addr().unwrap());
-    let call = AwsCall { operation: "ReceiveMessage", body: Bytes::from_static(b"{}"), limit: Duration::from_secs(7) };
+    let (limit, begun) = (Duration::from_secs(7), tokio::time::Instant::now());
+    let call = AwsCall { operation: "ReceiveMessage", body: Bytes::from_static(b"{}"), limit };
     let failure = client(&uri).call(&call).await.unwrap_err();
-    let cause = failure.source().unwrap().to_string();
-    assert!(cause.contains("7s"), "{failure:?}");
+    assert!(matches!(failure, AwsFailure::Unknown(_)) && begun.elapsed().abs_diff(limit) < SLACK, "{failure:?}");
+    // The search for credentials takes 30 s.
+    let begun = tokio::time::Instant::now();
+    let failure = client_with(&uri, Silent).call(&call).await.unwrap_err();
+    assert!(matches!(failure, AwsFailure::NotSent(_)) && begun.elapsed().abs_diff(limit) < SLACK, "{failure:?}");
 }
