@@ -9,6 +9,7 @@
 //! headers.rs   headers and bodies that attributes and texts cannot hold
 //! message.rs   from a message to a delivery
 //! batch.rs     gathers entries into requests
+//! open.rs      the deliveries that are not settled
 //! settle.rs    deletes messages, and moves the ends of leases
 //! sink.rs      the other direction: sends events
 //! ```
@@ -18,10 +19,13 @@ mod answers;
 mod batch;
 mod headers;
 mod message;
+mod open;
 mod polls;
 mod queue;
 mod settle;
 mod sink;
+#[cfg(test)]
+mod stand_in;
 mod url;
 
 use std::collections::{BTreeSet, VecDeque};

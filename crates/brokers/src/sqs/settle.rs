@@ -1,6 +1,5 @@
 //! Settles deliveries in batches.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,56 +7,60 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use hapax_core::Result;
+use hapax_core::{Error, Result};
 use hapax_core::broker::{Delivery, DeliveryId, Lane, Settle, Settlement};
 use hapax_core::runtime::{BoxFuture, Runtime};
 use parking_lot::Mutex;
 
 use super::answers::CallFailure;
 use super::batch::Batcher;
+use super::open::{OpenDeliveries, OpenDelivery, Turn};
 use super::queue::{Called, Queue};
 use crate::errors::{invalid, not_applied, unknown};
 
 /// After this time since its receipt no lease can be extended.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 3600);
 
-/// A delivery whose lease is to end in so many seconds.
-type LeaseEnd = (String, u64);
+/// A delivery that is to be deleted, or whose lease is to end in so many seconds. It keeps its turn until the service
+/// has answered, also if its caller has gone.
+struct SettledEntry {
+    handle: String,
+    seconds: u64,
+    turn: Turn,
+}
+
+/// What the service answers, and the turn of the entry.
+type Settled = (Called<String>, Turn);
 
 /// Settles the deliveries of a queue.
 pub(super) struct SqsSettle {
     name: Arc<str>,
     queue: Queue,
     lane: Lane,
-    /// The deliveries that have arrived and are not settled, by their number.
-    open: Mutex<BTreeMap<u64, OpenDelivery>>,
-    deletes: Batcher<String, Called<String>>,
-    changes: Batcher<LeaseEnd, Called<String>>,
+    open: Mutex<OpenDeliveries>,
+    deletes: Batcher<SettledEntry, Settled>,
+    changes: Batcher<SettledEntry, Settled>,
     is_closed: AtomicBool,
     runtime: Arc<dyn Runtime>,
-}
-
-#[derive(Clone, Copy)]
-struct OpenDelivery {
-    received: Duration,
-    until: Duration,
 }
 
 impl SqsSettle {
     pub(super) fn new(name: &str, queue: Queue, lane: Lane, runtime: Arc<dyn Runtime>) -> Self {
         let (deleting, changing) = (queue.clone(), queue.clone());
-        let delete = move |handles: Vec<String>| -> BoxFuture<'static, Vec<Called<String>>> {
+        let delete = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<Settled>> {
             let queue = deleting.clone();
             Box::pin(async move {
-                let handles: Vec<&str> = handles.iter().map(String::as_str).collect();
-                results(queue.delete(&handles).await.map(|answer| answer.results(handles.len())), handles.len())
+                let handles: Vec<&str> = entries.iter().map(|entry| &*entry.handle).collect();
+                let called = queue.delete(&handles).await.map(|answer| answer.results(entries.len()));
+                results(called, entries)
             })
         };
-        let change = move |ends: Vec<LeaseEnd>| -> BoxFuture<'static, Vec<Called<String>>> {
+        let change = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<Settled>> {
             let queue = changing.clone();
             Box::pin(async move {
-                let ends: Vec<(&str, u64)> = ends.iter().map(|(handle, seconds)| (&**handle, *seconds)).collect();
-                results(queue.change_visibility(&ends).await.map(|answer| answer.results(ends.len())), ends.len())
+                let ends: Vec<(&str, u64)> = entries.iter().map(|entry| (&*entry.handle, entry.seconds)).collect();
+                let called = queue.change_visibility(&ends).await.map(|answer| answer.results(entries.len()));
+                results(called, entries)
             })
         };
         Self {
@@ -75,15 +78,14 @@ impl SqsSettle {
 
     /// Notes a delivery that has arrived.
     pub(super) fn arrived(&self, delivery: &Delivery, received: Duration) {
-        let until = delivery.leased_until.unwrap_or_default();
-        self.open.lock().insert(delivery.id.number, OpenDelivery { received, until });
+        self.open.lock().add(delivery, received);
     }
 
     /// Forgets deliveries that no worker got.
     pub(super) fn forget(&self, deliveries: &[Delivery]) {
         let mut open = self.open.lock();
         for delivery in deliveries {
-            open.remove(&delivery.id.number);
+            open.remove(delivery.id.number);
         }
     }
 
@@ -94,7 +96,7 @@ impl SqsSettle {
 
     /// Until when a delivery belongs to this worker at least. None if it is settled, or not ours any more.
     pub(super) fn leased_until(&self, id: &DeliveryId) -> Option<Duration> {
-        self.open.lock().get(&id.number).map(|open| open.until)
+        self.open.lock().get(id.number).map(|open| open.until)
     }
 
     /// Gives back deliveries that no worker got.
@@ -117,23 +119,25 @@ impl SqsSettle {
             // A delivery of another source: a late settlement does nothing.
             return Ok(());
         }
-        let Some(open) = self.open.lock().get(&id.number).copied() else { return Ok(()) };
+        // One request of a delivery at a time.
+        let Some(turns) = self.open.lock().get(id.number).map(|open| Arc::clone(&open.turns)) else { return Ok(()) };
+        let turn = turns.lock_owned().await;
+        // It may be settled by now.
+        let Some(open) = self.open.lock().get(id.number).cloned() else { return Ok(()) };
         let handle = String::from_utf8_lossy(&id.handle).into_owned();
         match settlement {
             Settlement::Ack => {
-                // Removed before the request, so that two settlements at once send one.
-                self.open.lock().remove(&id.number);
-                let ended = self.deletes.send(handle).await;
-                self.note_end(id.number, open, ended)
+                let ended = self.deletes.send(SettledEntry { handle, seconds: 0, turn }).await;
+                self.note_end(id.number, ended)
             }
             Settlement::Retry(after) => {
-                self.open.lock().remove(&id.number);
-                let ended = self.changes.send((handle, self.seconds(after, open))).await;
-                self.note_end(id.number, open, ended)
+                let seconds = self.seconds(after, &open);
+                let ended = self.changes.send(SettledEntry { handle, seconds, turn }).await;
+                self.note_end(id.number, ended)
             }
             Settlement::Extend(by) => {
-                let (seconds, now) = (self.seconds(by, open), self.runtime.boottime_now());
-                let ended = self.changes.send((handle, seconds)).await;
+                let (seconds, now) = (self.seconds(by, &open), self.runtime.boottime_now());
+                let ended = self.changes.send(SettledEntry { handle, seconds, turn }).await;
                 self.note_extension(id.number, now + Duration::from_secs(seconds), ended)
             }
             Settlement::UpTo => Err(invalid("deliveries of SQS are acknowledged one by one")),
@@ -141,32 +145,33 @@ impl SqsSettle {
     }
 
     /// So long in whole seconds, but not beyond the longest lease.
-    fn seconds(&self, length: Duration, open: OpenDelivery) -> u64 {
+    fn seconds(&self, length: Duration, open: &OpenDelivery) -> u64 {
         lease_seconds(length, self.runtime.boottime_now().saturating_sub(open.received))
     }
 
-    fn note_end(&self, number: u64, open: OpenDelivery, ended: Option<Called<String>>) -> Result<()> {
-        let settled = settled(ended);
-        if settled.is_err() {
-            // The worker tries again.
-            self.open.lock().insert(number, open);
+    /// The delivery stays open until the service has confirmed its end: the worker tries again.
+    fn note_end(&self, number: u64, ended: Option<Settled>) -> Result<()> {
+        let (answer, _turn) = ended.ok_or_else(no_result)?;
+        let settled = answer.map_or_else(CallFailure::settled, |_| Ok(()));
+        if settled.is_ok() {
+            self.open.lock().remove(number);
         }
         settled
     }
 
-    fn note_extension(&self, number: u64, until: Duration, ended: Option<Called<String>>) -> Result<()> {
+    fn note_extension(&self, number: u64, until: Duration, ended: Option<Settled>) -> Result<()> {
+        let (answer, _turn) = ended.ok_or_else(no_result)?;
         let mut open = self.open.lock();
-        match &ended {
-            // A delivery that was settled meanwhile has no lease.
-            Some(Ok(_)) => {
-                if let Some(open) = open.get_mut(&number) {
+        match &answer {
+            Ok(_) => {
+                if let Some(open) = open.get_mut(number) {
                     open.until = until;
                 }
             }
-            Some(Err(failure)) if failure.is_not_ours() => drop(open.remove(&number)),
-            Some(Err(_)) | None => {}
+            Err(failure) if failure.is_not_ours() => open.remove(number),
+            Err(_) => {}
         }
-        settled(ended)
+        answer.map_or_else(CallFailure::settled, |_| Ok(()))
     }
 }
 
@@ -176,17 +181,14 @@ fn lease_seconds(length: Duration, passed: Duration) -> u64 {
     rounded_up.min(LONGEST.saturating_sub(passed).as_secs())
 }
 
-/// One result for each of so many entries, also where the whole request failed.
-fn results(called: Called<Vec<Called<String>>>, count: usize) -> Vec<Called<String>> {
-    called.unwrap_or_else(|failure: CallFailure| vec![Err(failure); count])
+/// One result for each entry, also where the whole request failed.
+fn results(called: Called<Vec<Called<String>>>, entries: Vec<SettledEntry>) -> Vec<Settled> {
+    let results = called.unwrap_or_else(|failure| vec![Err(failure); entries.len()]);
+    results.into_iter().zip(entries).map(|(result, entry)| (result, entry.turn)).collect()
 }
 
-fn settled(ended: Option<Called<String>>) -> Result<()> {
-    match ended {
-        Some(Ok(_)) => Ok(()),
-        Some(Err(failure)) => failure.settled(),
-        None => Err(unknown("the request of a settlement ended without a result")),
-    }
+fn no_result() -> Error {
+    unknown("the request of a settlement ended without a result")
 }
 
 #[async_trait]
@@ -218,14 +220,4 @@ impl fmt::Debug for SqsSettle {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_has_whole_seconds_and_ends_twelve_hours_after_the_receipt() {
-        let seconds = |millis, passed| lease_seconds(Duration::from_millis(millis), Duration::from_secs(passed));
-        assert_eq!((seconds(0, 0), seconds(1, 0), seconds(1000, 0), seconds(1001, 7)), (0, 1, 1, 2));
-        assert_eq!((seconds(30_000, 43_180), seconds(30_000, 43_200), seconds(30_000, 50_000)), (20, 0, 0));
-        assert_eq!(seconds(86_400_000, 0), 43_200);
-    }
-}
+pub(super) mod tests;

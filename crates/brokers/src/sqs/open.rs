@@ -1,0 +1,80 @@
+//! The deliveries that have arrived and are not settled. Without I/O; the caller gives the time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::broker::Delivery;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// How long a delivery is remembered whose lease has ended: a handler that still runs settles it at its end.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// The turn of a request about a delivery. Of two requests at once, the service may apply the first one last.
+pub(super) type Turn = OwnedMutexGuard<()>;
+
+/// The deliveries, by their number.
+#[derive(Default)]
+pub(super) struct OpenDeliveries {
+    by_number: BTreeMap<u64, OpenDelivery>,
+    /// When deliveries are forgotten next that nobody settles.
+    sweep_at: Duration,
+}
+
+#[derive(Clone)]
+pub(super) struct OpenDelivery {
+    pub(super) received: Duration,
+    pub(super) until: Duration,
+    /// Held while a request about it is on its way.
+    pub(super) turns: Arc<Mutex<()>>,
+}
+
+impl OpenDeliveries {
+    /// Notes a delivery that was received at this time.
+    pub(super) fn add(&mut self, delivery: &Delivery, received: Duration) {
+        self.sweep(received);
+        let until = delivery.leased_until.unwrap_or(received);
+        self.by_number.insert(delivery.id.number, OpenDelivery { received, until, turns: Arc::default() });
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&OpenDelivery> {
+        self.by_number.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut OpenDelivery> {
+        self.by_number.get_mut(&number)
+    }
+
+    pub(super) fn remove(&mut self, number: u64) {
+        self.by_number.remove(&number);
+    }
+
+    /// Forgets deliveries that nobody has settled long after their lease. The worker does not tell which ones it
+    /// forgets.
+    fn sweep(&mut self, now: Duration) {
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + REMEMBERED / 60;
+        self.by_number.retain(|_, open| open.until + REMEMBERED > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqs::settle::tests::delivery;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_delivery_that_nobody_settles_is_forgotten_an_hour_after_its_lease() {
+        let mut open = OpenDeliveries::default();
+        open.add(&delivery(1, MINUTE), Duration::ZERO);
+        open.add(&delivery(2, 60 * MINUTE), Duration::ZERO);
+        open.add(&delivery(3, 61 * MINUTE), 60 * MINUTE);
+        assert!(open.get(1).is_some(), "a handler may still run");
+        open.add(&delivery(4, 63 * MINUTE), 62 * MINUTE);
+        assert!(open.get(1).is_none() && open.get(2).is_some() && open.by_number.len() == 3);
+    }
+}
