@@ -28,7 +28,8 @@ pub(super) struct Batcher<E, R> {
 }
 
 impl<E: Send + 'static, R: Send + 'static> Batcher<E, R> {
-    /// Starts the task, which ends with the batcher, after the entries that it has.
+    /// Starts the task, which ends with the batcher, after the entries that it has. An entry whose caller has gone is
+    /// not sent any more: while the service does not answer, its callers come again and again.
     pub(super) fn start(runtime: &Arc<dyn Runtime>, size: fn(&E) -> usize, send: SendBatch<E, R>) -> Self {
         let (entries, waiting) = unbounded_channel();
         runtime.spawn(Box::pin(run(waiting, size, send, Arc::clone(runtime))));
@@ -38,7 +39,7 @@ impl<E: Send + 'static, R: Send + 'static> Batcher<E, R> {
     /// Sends an entry. None if its request ended without a result.
     ///
     /// # Cancel safety
-    /// If dropped, the entry is sent all the same.
+    /// If dropped, the entry may be sent all the same.
     pub(super) async fn send(&self, entry: E) -> Option<R> {
         let (reply, result) = oneshot::channel();
         self.entries.send((entry, reply)).ok()?;
@@ -76,6 +77,10 @@ async fn run<E: Send + 'static, R: Send + 'static>(
             }
             batch.push(entry);
         }
+        batch.retain(|(_, reply)| !reply.is_closed());
+        if batch.is_empty() {
+            continue;
+        }
         let send = Arc::clone(&send);
         runtime.spawn(Box::pin(async move {
             let (entries, replies): (Vec<E>, Vec<oneshot::Sender<R>>) = batch.into_iter().unzip();
@@ -91,7 +96,7 @@ async fn run<E: Send + 'static, R: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
+    use futures_util::future::{join_all, poll_immediate};
     use hapax_core::runtime::Tokio;
     use parking_lot::Mutex;
 
@@ -117,16 +122,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_entry_whose_caller_has_gone_is_sent_all_the_same() {
+    async fn an_entry_whose_caller_has_gone_before_its_request_is_not_sent() {
         let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
         let (told, mut sent) = unbounded_channel();
-        let send: SendBatch<u8, ()> = Box::new(move |entries| {
+        // Every request takes until the end of the test.
+        let open = Arc::new(Semaphore::new(0));
+        let gate = Arc::clone(&open);
+        let send: SendBatch<usize, ()> = Box::new(move |entries| {
             let _ = told.send(entries.clone());
-            Box::pin(async move { vec![(); entries.len()] })
+            let gate = Arc::clone(&gate);
+            Box::pin(async move {
+                let _ = gate.acquire().await;
+                vec![(); entries.len()]
+            })
         });
-        let batcher = Batcher::start(&runtime, |_| 1, send);
-        assert!(futures_util::future::poll_immediate(batcher.send(7)).await.is_none());
+        // Each entry is a request of its own.
+        let batcher = Batcher::start(&runtime, |_| MAX_BYTES, send);
+        let mut waiting: Vec<_> = (0..MAX_REQUESTS + 20).map(|entry| Box::pin(batcher.send(entry))).collect();
+        for entry in &mut waiting {
+            assert!(poll_immediate(entry).await.is_none());
+        }
+        for entry in 0..MAX_REQUESTS {
+            assert_eq!(sent.recv().await, Some(vec![entry]));
+        }
+        // The first one of those that are not sent yet, and all but the last one.
+        drop(waiting.drain(MAX_REQUESTS..MAX_REQUESTS + 19));
+        open.close();
+        assert_eq!(sent.recv().await, Some(vec![MAX_REQUESTS + 19]));
+        assert_eq!(join_all(waiting).await.len(), MAX_REQUESTS + 1);
         drop(batcher);
-        assert_eq!(sent.recv().await, Some(vec![7]));
+        assert_eq!(sent.recv().await, None);
     }
 }
