@@ -25,6 +25,8 @@ pub(super) struct OpenDeliveries {
 pub(super) struct OpenDelivery {
     pub(super) received: Duration,
     pub(super) until: Duration,
+    /// Whether the service has refused to extend its lease. It is acknowledged all the same: the message is done.
+    pub(super) has_left: bool,
     /// Held while a request about it is on its way.
     pub(super) turns: Arc<Mutex<()>>,
 }
@@ -34,7 +36,7 @@ impl OpenDeliveries {
     pub(super) fn add(&mut self, delivery: &Delivery, received: Duration) {
         self.sweep(received);
         let until = delivery.leased_until.unwrap_or(received);
-        self.by_number.insert(delivery.id.number, OpenDelivery { received, until, turns: Arc::default() });
+        self.by_number.insert(delivery.id.number, OpenDelivery { received, until, has_left: false, turns: Arc::default() });
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&OpenDelivery> {
@@ -47,6 +49,14 @@ impl OpenDeliveries {
 
     pub(super) fn remove(&mut self, number: u64) {
         self.by_number.remove(&number);
+    }
+
+    /// Notes that the service has refused to extend the lease of a delivery.
+    pub(super) fn leave(&mut self, number: u64, now: Duration) {
+        if let Some(open) = self.by_number.get_mut(&number) {
+            open.has_left = true;
+            open.until = open.until.min(now);
+        }
     }
 
     /// Forgets deliveries that nobody has settled long after their lease. The worker does not tell which ones it

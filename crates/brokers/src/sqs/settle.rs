@@ -21,6 +21,10 @@ use crate::errors::{invalid, not_applied, unknown};
 /// After this time since its receipt no lease can be extended.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 3600);
 
+/// No lease ends later than so long before that. The service counts from a time before the arrival, and refuses an
+/// extension beyond its limit.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// A delivery that is to be deleted, or whose lease is to end in so many seconds. It keeps its turn until the service
 /// has answered, also if its caller has gone.
 struct SettledEntry {
@@ -137,6 +141,10 @@ impl SqsSettle {
             }
             Settlement::Extend(by) => {
                 let (seconds, now) = (self.seconds(by, &open), self.runtime.boottime_now());
+                // With 0 seconds, the service would deliver the message again.
+                if open.has_left || seconds == 0 {
+                    return Ok(());
+                }
                 let ended = self.changes.send(SettledEntry { handle, seconds, turn }).await;
                 self.note_extension(id.number, now + Duration::from_secs(seconds), ended)
             }
@@ -168,7 +176,7 @@ impl SqsSettle {
                     open.until = until;
                 }
             }
-            Err(failure) if failure.is_not_ours() => open.remove(number),
+            Err(failure) if failure.is_not_ours() => open.leave(number, self.runtime.boottime_now()),
             Err(_) => {}
         }
         answer.map_or_else(CallFailure::settled, |_| Ok(()))
@@ -178,7 +186,7 @@ impl SqsSettle {
 /// The seconds of a lease of at least this length, so long after the receipt.
 fn lease_seconds(length: Duration, passed: Duration) -> u64 {
     let rounded_up = length.as_secs() + u64::from(length.subsec_nanos() > 0);
-    rounded_up.min(LONGEST.saturating_sub(passed).as_secs())
+    rounded_up.min(LONGEST.saturating_sub(MARGIN + passed).as_secs())
 }
 
 /// One result for each entry, also where the whole request failed.

@@ -85,10 +85,31 @@ async fn a_settlement_waits_for_an_extension_that_is_on_its_way() {
     tokio::join!(retry, served).0.unwrap();
 }
 
+#[tokio::test]
+async fn a_delivery_whose_extension_is_refused_is_acknowledged_all_the_same() {
+    for code in ["ReceiptHandleIsInvalid", "InvalidParameterValue"] {
+        let mut fixture = Fixture::new().await;
+        assert!(fixture.settle.is_ours(&fixture.id));
+        let extension = fixture.settle(EXTEND);
+        let served = async { fixture.service.call().await.fail(code) };
+        tokio::join!(extension, served).0.unwrap();
+        assert!(!fixture.settle.is_ours(&fixture.id));
+        fixture.settle(EXTEND).await.unwrap();
+        let served = async {
+            let call = fixture.service.call().await;
+            assert_eq!(call.operation, "DeleteMessageBatch");
+            call.succeed();
+        };
+        tokio::join!(fixture.settle.settle(vec![(fixture.id.clone(), Settlement::Ack)]), served).0.remove(0).unwrap();
+    }
+}
+
 #[test]
-fn a_lease_has_whole_seconds_and_ends_twelve_hours_after_the_receipt() {
-    let seconds = |millis, passed| lease_seconds(Duration::from_millis(millis), Duration::from_secs(passed));
-    assert_eq!((seconds(0, 0), seconds(1, 0), seconds(1000, 0), seconds(1001, 7)), (0, 1, 1, 2));
-    assert_eq!((seconds(30_000, 43_180), seconds(30_000, 43_200), seconds(30_000, 50_000)), (20, 0, 0));
-    assert_eq!(seconds(86_400_000, 0), 43_200);
+fn a_lease_has_whole_seconds_and_ends_less_than_twelve_hours_after_the_receipt() {
+    let seconds = |millis, passed| lease_seconds(Duration::from_millis(millis), Duration::from_millis(passed));
+    assert_eq!((seconds(0, 0), seconds(1, 0), seconds(1000, 0), seconds(1001, 7000)), (0, 1, 1, 2));
+    // The service counts from a second or two before the arrival.
+    assert_eq!((seconds(30_000, 43_175_000), seconds(30_000, 43_175_999)), (20, 19));
+    assert_eq!((seconds(30_000, 43_195_000), seconds(30_000, 43_200_000), seconds(30_000, 50_000_000)), (0, 0, 0));
+    assert_eq!(seconds(86_400_000, 0), 43_195);
 }
