@@ -28,13 +28,12 @@ mod sink;
 mod stand_in;
 mod url;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use hapax_core::Result;
 use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Room, Settle, Source};
 use hapax_core::runtime::{Runtime, timeout};
@@ -140,6 +139,8 @@ impl SqsSource {
     /// Why it brought nothing.
     fn receive(&mut self, polled: Polled) -> Result<()> {
         let (messages, at) = polled?;
+        // What arrives now is not behind those that have ended.
+        self.forget_ended();
         if self.waiting.is_empty() {
             self.extend_at = at + self.lease / 3;
         }
@@ -164,26 +165,32 @@ impl SqsSource {
         self.runtime.spawn(Box::pin(async move { settle.extend_waiting(ids, lease).await }));
     }
 
-    /// Forgets deliveries whose lease has ended, as the service delivers them again, and the later ones of their
-    /// groups.
+    /// Forgets deliveries whose lease has ended, as the service delivers them again. The later ones of their groups go
+    /// back before that, also if the earlier one is with the worker.
     fn forget_ended(&mut self) {
+        let mut groups = self.settle.take_ended_groups();
         let ended = |waiting: &Delivery| !self.settle.is_ours(&waiting.id);
-        if !self.waiting.iter().any(ended) {
+        if groups.is_empty() && !self.waiting.iter().any(ended) {
             return;
         }
-        let mut groups: BTreeSet<Bytes> = BTreeSet::new();
-        let (mut kept, mut forgotten) = (VecDeque::new(), Vec::new());
+        let (mut kept, mut given, mut forgotten) = (VecDeque::new(), Vec::new(), Vec::new());
         for waiting in std::mem::take(&mut self.waiting) {
             let group = waiting.message.ordering_key.clone();
-            if ended(&waiting) || group.as_ref().is_some_and(|group| groups.contains(group)) {
+            if ended(&waiting) {
                 groups.extend(group);
                 forgotten.push(waiting);
+            } else if group.is_some_and(|group| groups.contains(&group)) {
+                given.push(waiting);
             } else {
                 kept.push_back(waiting);
             }
         }
         self.waiting = kept;
         self.settle.forget(&forgotten);
+        if !given.is_empty() {
+            let settle = Arc::clone(&self.settle);
+            self.runtime.spawn(Box::pin(async move { settle.give_back(given).await }));
+        }
     }
 
     /// Takes deliveries that there is room for.
@@ -192,7 +199,9 @@ impl SqsSource {
         if room.closed.contains(&self.reader.lane) {
             return taken;
         }
-        self.forget_ended();
+        if !self.waiting.is_empty() {
+            self.forget_ended();
+        }
         while let Some(next) = self.waiting.front() {
             let size = next.message.size();
             let fits = size <= bytes || (taken.is_empty() && bytes > 0);
@@ -290,3 +299,6 @@ impl fmt::Debug for SqsSource {
         f.debug_struct("SqsSource").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! The deliveries that have arrived and are not settled. Without I/O; the caller gives the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hapax_core::broker::Delivery;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -27,6 +28,9 @@ pub(super) struct OpenDelivery {
     pub(super) until: Duration,
     /// Whether the service has refused to extend its lease. It is acknowledged all the same: the message is done.
     pub(super) has_left: bool,
+    group: Option<Bytes>,
+    /// Whether the end of its lease was told.
+    is_told: bool,
     /// Held while a request about it is on its way.
     pub(super) turns: Arc<Mutex<()>>,
 }
@@ -36,7 +40,10 @@ impl OpenDeliveries {
     pub(super) fn add(&mut self, delivery: &Delivery, received: Duration) {
         self.sweep(received);
         let until = delivery.leased_until.unwrap_or(received);
-        self.by_number.insert(delivery.id.number, OpenDelivery { received, until, has_left: false, turns: Arc::default() });
+        let group = delivery.message.ordering_key.clone();
+        let turns = Arc::default();
+        let open = OpenDelivery { received, until, has_left: false, group, is_told: false, turns };
+        self.by_number.insert(delivery.id.number, open);
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&OpenDelivery> {
@@ -49,6 +56,18 @@ impl OpenDeliveries {
 
     pub(super) fn remove(&mut self, number: u64) {
         self.by_number.remove(&number);
+    }
+
+    /// The message groups of deliveries whose lease has ended, each delivery once: it arrives again, behind those of its
+    /// group that have arrived by now.
+    pub(super) fn take_ended_groups(&mut self, now: Duration) -> BTreeSet<Bytes> {
+        let ended = self.by_number.values_mut().filter(|open| open.until <= now && !open.is_told);
+        ended
+            .filter_map(|open| {
+                open.is_told = true;
+                open.group.clone()
+            })
+            .collect()
     }
 
     /// Notes that the service has refused to extend the lease of a delivery.
@@ -72,10 +91,27 @@ impl OpenDeliveries {
 
 #[cfg(test)]
 mod tests {
+    use hapax_core::broker::Message;
+
     use super::*;
     use crate::sqs::settle::tests::delivery;
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_end_of_a_lease_is_told_once_to_the_group() {
+        let mut open = OpenDeliveries::default();
+        for (number, group, until) in [(1, Some("a"), 1), (2, Some("a"), 3), (3, None, 1), (4, Some("b"), 3)] {
+            let mut delivery = delivery(number, until * MINUTE);
+            let message = Message { ordering_key: group.map(Bytes::from), ..Message::default() };
+            delivery.message = Arc::new(message);
+            open.add(&delivery, Duration::ZERO);
+        }
+        assert!(open.take_ended_groups(Duration::ZERO).is_empty());
+        assert_eq!(open.take_ended_groups(MINUTE), BTreeSet::from([Bytes::from("a")]));
+        assert!(open.take_ended_groups(2 * MINUTE).is_empty(), "the first one of the group is told");
+        assert_eq!(open.take_ended_groups(3 * MINUTE).len(), 2);
+    }
 
     #[test]
     fn a_delivery_that_nobody_settles_is_forgotten_an_hour_after_its_lease() {

@@ -1,15 +1,17 @@
 //! Settles deliveries in batches.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::future::join_all;
-use hapax_core::{Error, Result};
 use hapax_core::broker::{Delivery, DeliveryId, Lane, Settle, Settlement};
 use hapax_core::runtime::{BoxFuture, Runtime};
+use hapax_core::{Error, Result};
 use parking_lot::Mutex;
 
 use super::answers::CallFailure;
@@ -91,6 +93,11 @@ impl SqsSettle {
         for delivery in deliveries {
             open.remove(delivery.id.number);
         }
+    }
+
+    /// The message groups of deliveries whose lease has ended since the last call, also with a worker.
+    pub(super) fn take_ended_groups(&self) -> BTreeSet<Bytes> {
+        self.open.lock().take_ended_groups(self.runtime.boottime_now())
     }
 
     /// Extends the leases of deliveries that no worker has yet. One that fails is tried again before its lease ends.

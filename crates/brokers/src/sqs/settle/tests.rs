@@ -1,4 +1,3 @@
-use bytes::Bytes;
 use futures_util::future::{Either, poll_immediate, select};
 use hapax_core::broker::Message;
 use hapax_core::runtime::Tokio;

@@ -1,0 +1,73 @@
+use futures_util::future::{Either, select};
+use hapax_core::broker::Settlement;
+use hapax_core::runtime::Tokio;
+use serde_json::{Value, json};
+
+use super::stand_in::{StandIn, StandInCall};
+use super::*;
+
+fn room(messages: usize) -> Room {
+    Room { messages, bytes: 1 << 20, ..Room::default() }
+}
+
+async fn connect(service: &mut StandIn, queue: &str, parameters: &str) -> SqsSource {
+    let url = service.url(queue, parameters);
+    let served = async { service.call().await.answer(json!({ "Attributes": {} })) };
+    tokio::join!(SqsSource::connect(&url, Arc::new(Tokio::current())), served).0.unwrap()
+}
+
+/// Messages of one group, with these bodies.
+fn messages(bodies: &[&str]) -> Value {
+    let message = |body: &&str| {
+        let attributes = json!({ "MessageGroupId": "g" });
+        json!({ "MessageId": body, "ReceiptHandle": body, "Body": body, "Attributes": attributes })
+    };
+    json!({ "Messages": bodies.iter().map(message).collect::<Vec<_>>() })
+}
+
+/// The next call of this operation. Polls get no messages meanwhile.
+async fn call(service: &mut StandIn, operation: &str) -> StandInCall {
+    loop {
+        let call = service.call().await;
+        if call.operation == operation {
+            return call;
+        }
+        assert_eq!(call.operation, "ReceiveMessage");
+        call.answer(json!({}));
+    }
+}
+
+/// The first one of the messages that one request has brought. The others wait.
+async fn take_first(source: &mut SqsSource, service: &mut StandIn, bodies: &[&str]) -> Delivery {
+    let served = async { service.call().await.answer(messages(bodies)) };
+    let (event, ()) = tokio::join!(source.next(Room { bytes: 1, ..room(bodies.len()) }), served);
+    let Event::Deliveries(mut taken) = event.unwrap() else { panic!("no delivery") };
+    assert_eq!(taken.len(), 1);
+    taken.remove(0)
+}
+
+/// The handles and the ends of leases in a batch.
+fn ends(call: &StandInCall) -> Vec<(String, u64)> {
+    let entries = call.body["Entries"].as_array().unwrap().iter();
+    let end = |entry: &Value| {
+        (entry["ReceiptHandle"].as_str().unwrap().to_owned(), entry["VisibilityTimeout"].as_u64().unwrap())
+    };
+    entries.map(end).collect()
+}
+
+#[tokio::test]
+async fn messages_behind_one_whose_lease_has_ended_go_back() {
+    let mut service = StandIn::start().await;
+    let mut source = connect(&mut service, "q.fifo", "&receivers=1").await;
+    let first = take_first(&mut source, &mut service, &["a", "b", "c"]).await;
+    let extended = source.settler();
+    let extended = extended.settle(vec![(first.id.clone(), Settlement::Extend(Duration::from_secs(30)))]);
+    let refused = async { service.call().await.fail("ReceiptHandleIsInvalid") };
+    tokio::join!(extended, refused);
+    let next = Box::pin(source.next(room(10)));
+    let Either::Right((given, _)) = select(next, Box::pin(call(&mut service, "ChangeMessageVisibilityBatch"))).await
+    else {
+        panic!("a later one of the group is delivered");
+    };
+    assert_eq!(ends(&given), [("b".to_owned(), 0), ("c".to_owned(), 0)]);
+}
