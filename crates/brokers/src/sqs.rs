@@ -193,6 +193,11 @@ impl SqsSource {
         }
     }
 
+    async fn give_back_waiting(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.settle.give_back(waiting.into()).await;
+    }
+
     /// Takes deliveries that there is room for.
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
         let (mut taken, mut bytes): (Vec<Delivery>, usize) = (Vec::new(), room.bytes);
@@ -280,9 +285,11 @@ impl Source for SqsSource {
     }
 
     async fn close(&mut self) -> Result<()> {
+        self.polls.stop();
+        // Before the last request ends, for which the worker may not wait.
+        self.give_back_waiting().await;
         self.stop_reading().await;
-        let waiting = std::mem::take(&mut self.waiting);
-        self.settle.give_back(waiting.into()).await;
+        self.give_back_waiting().await;
         self.settle.mark_closed();
         Ok(())
     }

@@ -71,3 +71,32 @@ async fn messages_behind_one_whose_lease_has_ended_go_back() {
     };
     assert_eq!(ends(&given), [("b".to_owned(), 0), ("c".to_owned(), 0)]);
 }
+
+#[tokio::test]
+async fn a_source_that_closes_gives_back_before_its_last_request_ends() {
+    let mut service = StandIn::start().await;
+    let mut source = connect(&mut service, "q.fifo", "&receivers=2").await;
+    // One of two requests has no answer until the end.
+    let served = async {
+        let (open, answered) = (service.call().await, service.call().await);
+        answered.answer(messages(&["a", "b"]));
+        open
+    };
+    let (event, open) = tokio::join!(source.next(Room { bytes: 1, ..room(20) }), served);
+    event.unwrap();
+    let closing = Box::pin(source.close());
+    let Either::Right((given, closing)) =
+        select(closing, Box::pin(call(&mut service, "ChangeMessageVisibilityBatch"))).await
+    else {
+        panic!("it is closed");
+    };
+    assert_eq!(ends(&given), [("b".to_owned(), 0)]);
+    given.succeed();
+    open.answer(messages(&["c"]));
+    let served = async {
+        let given = call(&mut service, "ChangeMessageVisibilityBatch").await;
+        assert_eq!(ends(&given), [("c".to_owned(), 0)]);
+        given.succeed();
+    };
+    tokio::join!(closing, served).0.unwrap();
+}

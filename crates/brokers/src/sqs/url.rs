@@ -21,7 +21,7 @@ use crate::errors::invalid;
 /// |---|---|
 /// | `account=ID` | the account that owns the queue, if it is another one than that of the credentials |
 /// | `visibility=SECONDS` | the lease of a message, 30 by default |
-/// | `wait=SECONDS` | how long the service waits for a message before it answers, 5 by default and 20 at most. A stop takes as long, because a request that is cut off hides the messages in its answer for a whole lease |
+/// | `wait=SECONDS` | how long the service waits for a message before it answers, 5 by default and 8 at most. A stop takes as long, because a request that is cut off hides the messages in its answer for a whole lease |
 /// | `receivers=N` | how many requests ask for messages at once, 2 by default |
 /// | `region=NAME` | the region of a stand-in |
 ///
@@ -71,6 +71,9 @@ const HTTPS: u16 = 443;
 
 /// The port of ElasticMQ.
 const STAND_IN: u16 = 9324;
+
+/// The longest wait, in seconds. A worker that stops gives its source 10 s, and then cuts off a request.
+const LONGEST_WAIT: u64 = 8;
 
 impl SqsPlace {
     /// # Errors
@@ -157,7 +160,7 @@ impl FromStr for SqsUrl {
         let place = SqsPlace::parse(text, &SOURCE)?;
         check_name(place.url.path()).map_err(|wrong| invalid(format!("{:?} {wrong}", place.url.path())))?;
         let visibility = place.url.seconds("visibility", 1..=43_200)?.unwrap_or(Duration::from_secs(30));
-        let wait = place.url.seconds("wait", 0..=20)?.unwrap_or(Duration::from_secs(5));
+        let wait = place.url.seconds("wait", 0..=LONGEST_WAIT)?.unwrap_or(Duration::from_secs(5));
         let receivers = place.url.number("receivers", 1..=64)?.unwrap_or(2);
         Ok(Self { place, visibility, wait, receivers })
     }
@@ -200,11 +203,11 @@ mod tests {
 
     #[test]
     fn a_url_names_a_queue_and_a_region_or_a_stand_in() {
-        let url: SqsUrl = "sqs://eu-west-1/orders?visibility=60&wait=20&receivers=4".parse().unwrap();
+        let url: SqsUrl = "sqs://eu-west-1/orders?visibility=60&wait=8&receivers=4".parse().unwrap();
         assert_eq!((url.queue(), url.place.region(), url.is_fifo()), ("orders", "eu-west-1", false));
         assert_eq!(url.place.endpoint(), "https://sqs.eu-west-1.amazonaws.com");
-        assert_eq!((url.visibility.as_secs(), url.wait.as_secs(), url.receivers), (60, 20, 4));
-        assert_eq!(url.to_string(), "sqs://eu-west-1/orders?receivers=4&visibility=60&wait=20");
+        assert_eq!((url.visibility.as_secs(), url.wait.as_secs(), url.receivers), (60, 8, 4));
+        assert_eq!(url.to_string(), "sqs://eu-west-1/orders?receivers=4&visibility=60&wait=8");
         let url: SqsUrl = "sqs://cn-north-1/orders.fifo".parse().unwrap();
         assert_eq!((url.is_fifo(), &*url.place.endpoint()), (true, "https://sqs.cn-north-1.amazonaws.com.cn"));
         let url: SqsUrl = "sqs+http://127.0.0.1/orders?region=here".parse().unwrap();
@@ -226,7 +229,7 @@ mod tests {
             "sqs://eu-west-1,eu-west-2/orders",
             "sqs://EU_WEST/orders",
             "sqs://eu-west-1/orders?region=eu-west-2",
-            "sqs://eu-west-1/orders?wait=21",
+            "sqs://eu-west-1/orders?wait=9",
             "sqs://eu-west-1/orders?visibility=43201",
             "sqs://eu-west-1/orders?timeout=3",
         ] {
