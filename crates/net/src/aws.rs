@@ -14,4 +14,4 @@ mod lent;
 mod sign;
 
 pub use credentials::AwsCredentials;
-pub use json::{AwsCall, AwsClient, AwsEndpoint, AwsFailure, AwsRefusal};
+pub use json::{AwsAnswer, AwsCall, AwsClient, AwsEndpoint, AwsFailure, AwsRefusal};

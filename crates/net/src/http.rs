@@ -71,6 +71,15 @@ pub struct HttpClient {
     runtime: Arc<dyn Runtime>,
 }
 
+/// How long an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerLimits {
+    /// Until its head.
+    pub head: Duration,
+    /// Its body, from its head on.
+    pub body: Duration,
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum RequestFailure {
@@ -141,6 +150,29 @@ impl HttpClient {
         };
         let answer = timeout(&*self.runtime, limit, answer).await;
         answer.unwrap_or_else(|| Err(timed_out(&is_sent, limit)))
+    }
+
+    /// As [`send`](Self::send), with a time limit of its own until the head of the answer, and another one for the body
+    /// behind it. Returns when the head arrived, too, on the boot-time clock.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    /// If dropped, the request may have reached the server.
+    pub async fn send_timed(
+        &self,
+        request: Request<Bytes>,
+        limits: AnswerLimits,
+    ) -> Result<(Response<Bytes>, Duration), RequestFailure> {
+        let (request, is_sent) = watched(request);
+        let answer = timeout(&*self.runtime, limits.head, self.client.request(request)).await;
+        let answer = answer.ok_or_else(|| timed_out(&is_sent, limits.head))?;
+        let (head, body) = answer.map_err(|error| failure(error, &is_sent))?.into_parts();
+        let began = self.runtime.boottime_now();
+        let body = timeout(&*self.runtime, limits.body, Limited::new(body, self.max_body).collect()).await;
+        let body = body.ok_or_else(|| timed_out(&is_sent, limits.body))?.map_err(|error| self.cut(error))?;
+        Ok((Response::from_parts(head, body.to_bytes()), began))
     }
 
     /// Sends a request, and waits for the head of its answer. Then reads a body that is not too large for a second at

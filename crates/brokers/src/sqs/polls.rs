@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::SqsUrl;
-use super::queue::{Called, MAX_ENTRIES, Queue, ReceiveRequest, SqsMessage};
+use super::answers::CallFailure;
+use super::queue::{Called, MAX_ENTRIES, Queue, ReceiveRequest, Received, SqsMessage};
 
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -19,8 +20,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long a FIFO queue knows an attempt id, and a little less.
 const ATTEMPT_LIVES: Duration = Duration::from_secs(270);
 
-/// Messages, and when they arrived; or why none can be asked for.
-pub(super) type Polled = Result<(Vec<SqsMessage>, Duration), Error>;
+/// Messages, or why none can be asked for.
+pub(super) type Polled = Result<Received, Error>;
 
 /// The tasks that ask for messages.
 pub(super) struct Polls {
@@ -54,7 +55,8 @@ impl Polls {
                 queue: queue.clone(),
                 demand: Arc::clone(&demand),
                 arrived: sender.clone(),
-                attempt: None,
+                lost: None,
+                most: MAX_ENTRIES,
                 runtime: Arc::clone(runtime),
             };
             runtime.spawn(Box::pin(poller.run()));
@@ -117,22 +119,30 @@ struct Poller {
     queue: Queue,
     demand: Arc<Demand>,
     arrived: UnboundedSender<Polled>,
-    /// The attempt id of a request whose answer was lost, and when it was first used.
-    attempt: Option<(String, Duration)>,
+    /// The request at a FIFO queue whose answer was lost.
+    lost: Option<LostAnswer>,
+    /// As many messages may a request bring: one after a lost answer, and then more and more again.
+    most: usize,
     runtime: Arc<dyn Runtime>,
+}
+
+struct LostAnswer {
+    /// The attempt id.
+    id: String,
+    count: usize,
+    begun: Duration,
 }
 
 impl Poller {
     async fn run(mut self) {
         while let Some(share) = self.demand.take().await {
             let called = self.receive(share).await;
-            let count = called.as_ref().map_or(0, Vec::len);
+            let count = called.as_ref().map_or(0, |(messages, _)| messages.len());
             let is_wanted = self.demand.end(share, count);
             match called {
-                Ok(messages) if messages.is_empty() => {}
-                Ok(messages) if !is_wanted => self.give_back(&messages).await,
-                Ok(messages) => {
-                    let at = self.runtime.boottime_now();
+                Ok((messages, _)) if messages.is_empty() => {}
+                Ok((messages, _)) if !is_wanted => self.give_back(&messages).await,
+                Ok((messages, at)) => {
                     if let Err(unsent) = self.arrived.send(Ok((messages, at)))
                         && let Ok((messages, _)) = unsent.0
                     {
@@ -148,17 +158,23 @@ impl Poller {
         }
     }
 
-    async fn receive(&mut self, count: usize) -> Called<Vec<SqsMessage>> {
+    async fn receive(&mut self, wanted: usize) -> Called<Received> {
         let now = self.runtime.boottime_now();
-        let attempt = self.url.is_fifo().then(|| match self.attempt.take() {
-            Some((id, first)) if now.saturating_sub(first) < ATTEMPT_LIVES => (id, first),
-            Some(_) | None => (self.random_id(), now),
-        });
+        let again = self.lost.take().filter(|lost| now.saturating_sub(lost.begun) < ATTEMPT_LIVES);
+        let count = again.as_ref().map_or(wanted.min(self.most), |lost| lost.count);
+        let attempt =
+            self.url.is_fifo().then(|| again.as_ref().map_or_else(|| self.random_id(), |lost| lost.id.clone()));
         let (wait, visibility) = (self.url.wait, self.url.visibility);
-        let request = ReceiveRequest { count, wait, visibility, attempt: attempt.as_ref().map(|(id, _)| id.clone()) };
-        let called = self.queue.receive(&request).await;
-        // The same messages come again under the same id, although they are hidden.
-        self.attempt = attempt.filter(|_| called.as_ref().is_err_and(super::answers::CallFailure::is_unclear));
+        let called = self.queue.receive(&ReceiveRequest { count, wait, visibility, attempt: attempt.clone() }).await;
+        if called.is_ok() {
+            self.most = (2 * self.most).min(MAX_ENTRIES);
+        }
+        if called.as_ref().is_err_and(CallFailure::is_unclear) {
+            self.most = 1;
+            // The same messages come again under the same id, although they are hidden. Once: it may be that the line
+            // never brings all of them.
+            self.lost = attempt.filter(|_| again.is_none()).map(|id| LostAnswer { id, count, begun: now });
+        }
         called
     }
 
@@ -178,8 +194,50 @@ impl Poller {
 #[cfg(test)]
 mod tests {
     use futures_util::future::poll_immediate;
+    use hapax_core::runtime::Tokio;
+    use serde_json::json;
 
     use super::*;
+    use crate::sqs::stand_in::StandIn;
+
+    /// What a poller asks for that wants ten messages: the counts of its requests, and whether each has the attempt id of
+    /// the one before. The answers of the first ones are lost.
+    async fn asked(queue: &str, lost: usize, requests: usize) -> Vec<(u64, bool)> {
+        let mut service = StandIn::start().await;
+        let (sender, _arrived) = unbounded_channel();
+        let mut poller = Poller {
+            url: service.url(queue, ""),
+            queue: service.queue().await,
+            demand: Arc::default(),
+            arrived: sender,
+            lost: None,
+            most: MAX_ENTRIES,
+            runtime: Arc::new(Tokio::current()),
+        };
+        let (mut asked, mut last) = (Vec::new(), None);
+        for request in 0..requests {
+            let served = async {
+                let call = service.call().await;
+                let id = call.body.get("ReceiveRequestAttemptId").cloned();
+                asked.push((call.body["MaxNumberOfMessages"].as_u64().unwrap(), id.is_some() && id == last));
+                last = id;
+                // A call that is dropped has no answer.
+                if request >= lost {
+                    call.answer(json!({}));
+                }
+            };
+            let (received, ()) = tokio::join!(poller.receive(10), served);
+            assert_eq!(received.is_err(), request < lost);
+        }
+        asked
+    }
+
+    #[tokio::test]
+    async fn after_a_lost_answer_fewer_messages_are_asked_for() {
+        assert_eq!(asked("q", 2, 7).await, [10, 1, 1, 2, 4, 8, 10].map(|count| (count, false)));
+        let expected = [(10, false), (10, true), (1, false), (2, false)];
+        assert_eq!(asked("q.fifo", 2, 4).await, expected, "once under the same id");
+    }
 
     #[tokio::test]
     async fn no_more_is_asked_for_than_is_wanted() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::Result;
 use hapax_core::runtime::Runtime;
-use hapax_net::aws::{AwsCall, AwsClient, AwsCredentials, AwsEndpoint, AwsFailure};
-use hapax_net::http::{HttpClient, HttpSettings};
+use hapax_net::aws::{AwsAnswer, AwsCall, AwsClient, AwsCredentials, AwsEndpoint, AwsFailure};
+use hapax_net::http::{AnswerLimits, HttpClient, HttpSettings};
 use hapax_net::tls::{self, ServerTrust, TlsFiles};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,14 @@ use super::answers::CallFailure;
 use super::url::{SqsPlace, is_fifo};
 use crate::errors::invalid;
 
-/// How long a call may take, but for one that waits for messages.
+/// How long an answer may take until it begins, but for one that waits for messages.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the rest of an answer may take.
+const SHORT_BODY: Duration = Duration::from_secs(5);
+
+/// How long messages may take. Ten of a mebibyte each do so over a slow line, and an answer that is cut off hides them.
+const MESSAGES: Duration = Duration::from_secs(30);
 
 /// The largest answer: ten messages of a mebibyte each, as JSON writes control characters.
 const MAX_ANSWER: usize = 64 << 20;
@@ -32,6 +38,9 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// The result of a call.
 pub(super) type Called<T> = Result<T, CallFailure>;
+
+/// Messages, and when they began to arrive.
+pub(super) type Received = (Vec<SqsMessage>, Duration);
 
 /// The queues of an account in a region.
 #[derive(Clone, Debug)]
@@ -70,8 +79,8 @@ impl SqsApi {
             // It has this form everywhere, and no right is needed to know it.
             Some(account) => format!("{}/{account}/{name}", self.endpoint),
             None => {
-                let found: FoundQueue = self.call("GetQueueUrl", &json!({ "QueueName": name }), PATIENCE).await?;
-                found.queue_url
+                let body = json!({ "QueueName": name });
+                self.call::<FoundQueue>("GetQueueUrl", &body, PATIENCE).await?.queue_url
             }
         };
         Ok(Queue { api: self.clone(), url: url.into() })
@@ -84,13 +93,25 @@ impl SqsApi {
         self.call::<FoundQueue>("CreateQueue", &body, PATIENCE).await.map(drop)
     }
 
+    /// `limit` is until the answer begins.
     async fn call<A: DeserializeOwned>(&self, operation: &'static str, body: &Value, limit: Duration) -> Called<A> {
-        let body = Bytes::from(body.to_string());
-        let answer = self.client.call(&AwsCall { operation, body, limit }).await.map_err(CallFailure::of)?;
+        let limits = AnswerLimits { head: limit, body: SHORT_BODY };
+        Ok(self.timed_call(operation, body, limits).await?.0)
+    }
+
+    /// Returns when the answer began, too.
+    async fn timed_call<A: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        body: &Value,
+        limits: AnswerLimits,
+    ) -> Called<(A, Duration)> {
+        let call = AwsCall { operation, body: Bytes::from(body.to_string()), limits };
+        let AwsAnswer { body, began } = self.client.call(&call).await.map_err(CallFailure::of)?;
         // The body of an answer without a result may be empty.
-        let answer = if answer.is_empty() { Bytes::from_static(b"{}") } else { answer };
+        let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
         let unreadable = |error: serde_json::Error| CallFailure::of(AwsFailure::Unknown(error.into()));
-        serde_json::from_slice(&answer).map_err(unreadable)
+        Ok((serde_json::from_slice(&body).map_err(unreadable)?, began))
     }
 }
 
@@ -112,11 +133,11 @@ pub(super) struct ReceiveRequest {
 }
 
 impl Queue {
-    /// Waits for messages.
+    /// Waits for messages. Returns when they began to arrive, too: their leases run from about then.
     ///
     /// # Cancel safety
     /// If dropped, messages may be hidden for the whole visibility time. Let it end.
-    pub(super) async fn receive(&self, request: &ReceiveRequest) -> Called<Vec<SqsMessage>> {
+    pub(super) async fn receive(&self, request: &ReceiveRequest) -> Called<Received> {
         let mut body = json!({
             "QueueUrl": &*self.url,
             "MaxNumberOfMessages": request.count.clamp(1, MAX_ENTRIES),
@@ -128,9 +149,9 @@ impl Queue {
         if let (Some(attempt), Some(fields)) = (&request.attempt, body.as_object_mut()) {
             fields.insert("ReceiveRequestAttemptId".to_owned(), json!(attempt));
         }
-        let limit = request.wait + Duration::from_secs(5);
-        let received: ReceiveAnswer = self.api.call("ReceiveMessage", &body, limit).await?;
-        Ok(received.messages)
+        let limits = AnswerLimits { head: request.wait + Duration::from_secs(5), body: MESSAGES };
+        let (answer, at) = self.api.timed_call::<ReceiveAnswer>("ReceiveMessage", &body, limits).await?;
+        Ok((answer.messages, at))
     }
 
     /// Deletes messages, given by their receipt handles.

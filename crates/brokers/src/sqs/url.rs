@@ -20,7 +20,7 @@ use crate::errors::invalid;
 /// | parameter | |
 /// |---|---|
 /// | `account=ID` | the account that owns the queue, if it is another one than that of the credentials |
-/// | `visibility=SECONDS` | the lease of a message, 30 by default |
+/// | `visibility=SECONDS` | the lease of a message, 30 by default, and 5 at least at AWS |
 /// | `wait=SECONDS` | how long the service waits for a message before it answers, 5 by default and 8 at most. A stop takes as long, because a request that is cut off hides the messages in its answer for a whole lease |
 /// | `receivers=N` | how many requests ask for messages at once, 2 by default |
 /// | `region=NAME` | the region of a stand-in |
@@ -71,6 +71,9 @@ const HTTPS: u16 = 443;
 
 /// The port of ElasticMQ.
 const STAND_IN: u16 = 9324;
+
+/// The shortest lease, in seconds. The service counts from before the arrival, perhaps by more than a second.
+const LEAST_LEASE: u64 = 5;
 
 /// The longest wait, in seconds. A worker that stops gives its source 10 s, and then cuts off a request.
 const LONGEST_WAIT: u64 = 8;
@@ -159,7 +162,8 @@ impl FromStr for SqsUrl {
     fn from_str(text: &str) -> Result<Self> {
         let place = SqsPlace::parse(text, &SOURCE)?;
         check_name(place.url.path()).map_err(|wrong| invalid(format!("{:?} {wrong}", place.url.path())))?;
-        let visibility = place.url.seconds("visibility", 1..=43_200)?.unwrap_or(Duration::from_secs(30));
+        let least = if place.is_aws() { LEAST_LEASE } else { 1 };
+        let visibility = place.url.seconds("visibility", least..=43_200)?.unwrap_or(Duration::from_secs(30));
         let wait = place.url.seconds("wait", 0..=LONGEST_WAIT)?.unwrap_or(Duration::from_secs(5));
         let receivers = place.url.number("receivers", 1..=64)?.unwrap_or(2);
         Ok(Self { place, visibility, wait, receivers })
@@ -230,6 +234,7 @@ mod tests {
             "sqs://EU_WEST/orders",
             "sqs://eu-west-1/orders?region=eu-west-2",
             "sqs://eu-west-1/orders?wait=9",
+            "sqs://eu-west-1/orders?visibility=4",
             "sqs://eu-west-1/orders?visibility=43201",
             "sqs://eu-west-1/orders?timeout=3",
         ] {

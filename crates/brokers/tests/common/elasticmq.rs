@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_net::aws::{AwsCall, AwsClient, AwsCredentials, AwsEndpoint, AwsFailure};
-use hapax_net::http::{HttpClient, HttpSettings};
+use hapax_net::http::{AnswerLimits, HttpClient, HttpSettings};
 use hapax_testkit::servers::ElasticMqServer;
 use serde_json::{Value, json};
 
@@ -48,11 +48,12 @@ impl TestQueue {
         if operation != "CreateQueue" {
             body["QueueUrl"] = json!(self.url);
         }
-        let call = AwsCall { operation, body: body.to_string().into(), limit: Duration::from_secs(10) };
+        let limits = AnswerLimits { head: Duration::from_secs(10), body: Duration::from_secs(10) };
+        let call = AwsCall { operation, body: body.to_string().into(), limits };
         let begun = Instant::now();
         loop {
             match self.client.call(&call).await {
-                Ok(answer) => return serde_json::from_slice(&answer).unwrap_or_default(),
+                Ok(answer) => return serde_json::from_slice(&answer.body).unwrap_or_default(),
                 Err(AwsFailure::Refused(refusal)) => panic!("{operation}: {refusal}"),
                 Err(failure) => assert!(begun.elapsed() < DEADLINE, "{operation}: {failure:?}"),
             }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::AwsCredentials;
 use super::sign::UnsignedRequest;
-use crate::http::{HttpClient, RequestFailure};
+use crate::http::{AnswerLimits, HttpClient, RequestFailure};
 
 /// The media type of a body.
 const JSON: &str = "application/x-amz-json-1.0";
@@ -79,8 +79,17 @@ pub struct AwsCall {
     pub operation: &'static str,
     /// The body in JSON.
     pub body: Bytes,
-    /// How long it may take, with the search for credentials.
-    pub limit: Duration,
+    /// How long its answer may take. The head with the search for credentials.
+    pub limits: AnswerLimits,
+}
+
+/// The answer to a call.
+#[derive(Debug)]
+pub struct AwsAnswer {
+    /// The body in JSON.
+    pub body: Bytes,
+    /// When it began to arrive, on the boot-time clock.
+    pub began: Duration,
 }
 
 /// Why a call has no result.
@@ -121,17 +130,17 @@ impl AwsClient {
         Ok(Self(Arc::new(ClientParts { endpoint, host, http, offset: AtomicI64::new(0), runtime })))
     }
 
-    /// Makes a call, and returns the body of its answer.
+    /// Makes a call, and returns its answer.
     ///
     /// # Errors
     /// Why there is none.
     ///
     /// # Cancel safety
     /// If dropped, the service may have done it.
-    pub async fn call(&self, call: &AwsCall) -> Result<Bytes, AwsFailure> {
-        let until = self.0.runtime.boottime_now() + call.limit;
+    pub async fn call(&self, call: &AwsCall) -> Result<AwsAnswer, AwsFailure> {
+        let until = self.0.runtime.boottime_now() + call.limits.head;
         match self.attempt(call, until).await {
-            Ok(body) => Ok(body),
+            Ok(answer) => Ok(answer),
             Err(FailedAttempt { is_cured: true, .. }) => {
                 self.attempt(call, until).await.map_err(|failed| failed.failure)
             }
@@ -139,16 +148,17 @@ impl AwsClient {
         }
     }
 
-    async fn attempt(&self, call: &AwsCall, until: Duration) -> Result<Bytes, FailedAttempt> {
+    async fn attempt(&self, call: &AwsCall, until: Duration) -> Result<AwsAnswer, FailedAttempt> {
         let parts = &*self.0;
         let left = || until.saturating_sub(parts.runtime.boottime_now());
         let credentials = timeout(&*parts.runtime, left(), parts.endpoint.credentials.current()).await;
         let credentials = credentials.unwrap_or_else(|| Err(slow_credentials())).map_err(AwsFailure::NotSent)?;
         let time = parts.time();
         let request = parts.signed(call, &credentials, time).map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
-        let response = parts.http.send_within(request, left()).await.map_err(AwsFailure::from)?;
+        let limits = AnswerLimits { head: left(), ..call.limits };
+        let (response, began) = parts.http.send_timed(request, limits).await.map_err(AwsFailure::from)?;
         if response.status().is_success() {
-            return Ok(response.into_body());
+            return Ok(AwsAnswer { body: response.into_body(), began });
         }
         let (refusal, status) = (AwsRefusal::read(&response), response.status());
         if status.is_server_error() {

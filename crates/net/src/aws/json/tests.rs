@@ -115,8 +115,13 @@ async fn call(uri: &str) -> Result<Bytes, AwsFailure> {
 }
 
 async fn call_by(client: &AwsClient) -> Result<Bytes, AwsFailure> {
-    let call = AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limit: Duration::from_secs(30) };
-    client.call(&call).await
+    Ok(client.call(&call_within(Duration::from_secs(30))).await?.body)
+}
+
+/// A call whose answer begins within this time.
+fn call_within(head: Duration) -> AwsCall {
+    let limits = AnswerLimits { head, body: Duration::from_secs(20) };
+    AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limits }
 }
 
 #[tokio::test]
@@ -215,11 +220,37 @@ async fn a_call_ends_with_its_own_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}/", listener.local_addr().unwrap());
     let (limit, begun) = (Duration::from_secs(7), tokio::time::Instant::now());
-    let call = AwsCall { operation: "ReceiveMessage", body: Bytes::from_static(b"{}"), limit };
+    let call = call_within(limit);
     let failure = client(&uri).call(&call).await.unwrap_err();
     assert!(matches!(failure, AwsFailure::Unknown(_)) && begun.elapsed().abs_diff(limit) < SLACK, "{failure:?}");
     // The search for credentials takes 30 s.
     let begun = tokio::time::Instant::now();
     let failure = client_with(&uri, Silent).call(&call).await.unwrap_err();
     assert!(matches!(failure, AwsFailure::NotSent(_)) && begun.elapsed().abs_diff(limit) < SLACK, "{failure:?}");
+}
+
+#[tokio::test]
+async fn the_body_of_an_answer_has_a_time_of_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}/", listener.local_addr().unwrap());
+    let (went_on, goes_on) = tokio::sync::oneshot::channel::<()>();
+    Tokio::current().spawn(Box::pin(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n").await.unwrap();
+        let _ = goes_on.await;
+        stream.write_all(b"{}").await.unwrap();
+    }));
+    let (limit, runtime) = (Duration::from_millis(200), Tokio::current());
+    let (client, call) = (client(&uri), call_within(limit));
+    let begun = runtime.boottime_now();
+    let late = async {
+        tokio::time::sleep(2 * limit).await;
+        let _ = went_on.send(());
+        runtime.boottime_now()
+    };
+    let (answer, late) = tokio::join!(client.call(&call), late);
+    let answer = answer.unwrap();
+    assert_eq!(answer.body, "{}");
+    assert!(begun <= answer.began && answer.began < late, "it begins with its head");
 }
