@@ -101,7 +101,11 @@ impl SqsSink {
             Some(Err(failure)) => return failure.published(&name),
             None => return not_published(not_applied("SQS does not answer in time")),
         };
-        let (size, limit) = (message::size(&message), queue.max_bytes);
+        let size = message::size(&message);
+        if size > queue.max_bytes() {
+            self.queues.read_limit(&queue).await;
+        }
+        let limit = queue.max_bytes();
         if size > limit {
             return Published::Refused(format!(
                 "the event has {size} bytes with its attributes, and the queue `{name}` takes {limit}"
@@ -147,6 +151,7 @@ impl Sink for SqsSink {
         if let Some(queue) = &constant {
             let _ = self.queues.find(queue).await;
         }
+        self.queues.read_small_limits().await;
         let limit = self.queues.smallest_limit();
         let small = limit_finding("a queue", limit, &format!("set its MaximumMessageSize to {MAX_BYTES}"));
         Ok(small.into_iter().collect())
@@ -169,3 +174,6 @@ impl fmt::Debug for SqsSink {
         f.debug_struct("SqsSink").field("config", &self.config).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,9 @@ use crate::sqs::batch::Batcher;
 use crate::sqs::queue::{BatchAnswer, Called, MAX_BYTES, Queue, SentMessage, SqsApi};
 use crate::sqs::url::is_fifo;
 
+/// The pause between two looks at the limit of a queue.
+const LOOK_PAUSE: Duration = Duration::from_secs(60);
+
 /// The ids of messages that are remembered, to recognize copies.
 const REMEMBERED: usize = 16_384;
 
@@ -26,8 +29,15 @@ pub(super) struct KnownQueues {
 
 pub(super) struct KnownQueue {
     pub(super) sends: Batcher<SentMessage, Called<String>>,
-    /// The largest message that it takes.
-    pub(super) max_bytes: usize,
+    queue: Queue,
+    limit: Mutex<QueueLimit>,
+}
+
+struct QueueLimit {
+    /// The largest message that the queue takes.
+    max_bytes: usize,
+    /// When it may be read again.
+    again_at: Duration,
 }
 
 #[derive(Default)]
@@ -54,8 +64,9 @@ impl KnownQueues {
             Err(failure) if failure.is_denied() => MAX_BYTES,
             Err(failure) => return Err(failure),
         };
-        let sends = Batcher::start(&self.runtime, message::size, Box::new(self.sending(queue)));
-        let known = Arc::new(KnownQueue { sends, max_bytes });
+        let sends = Batcher::start(&self.runtime, message::size, Box::new(self.sending(queue.clone())));
+        let limit = Mutex::new(QueueLimit { max_bytes, again_at: Duration::ZERO });
+        let known = Arc::new(KnownQueue { sends, queue, limit });
         // Another call may have found it meanwhile.
         Ok(Arc::clone(self.known.lock().entry(name.to_owned()).or_insert(known)))
     }
@@ -76,15 +87,46 @@ impl KnownQueues {
         self.sent.lock().note(id)
     }
 
+    /// Reads the limit of a queue again, once in a while: its operator may have raised it.
+    pub(super) async fn read_limit(&self, queue: &KnownQueue) {
+        let now = self.runtime.boottime_now();
+        {
+            let mut limit = queue.limit.lock();
+            if now < limit.again_at {
+                return;
+            }
+            limit.again_at = now + LOOK_PAUSE;
+        }
+        // Without an answer, the present one counts.
+        if let Ok(attributes) = queue.queue.attributes().await {
+            queue.limit.lock().max_bytes = attributes.max_bytes();
+        }
+    }
+
+    /// Reads the limits of the known queues again that do not take every message.
+    pub(super) async fn read_small_limits(&self) {
+        let known: Vec<Arc<KnownQueue>> = self.known.lock().values().cloned().collect();
+        for queue in known.iter().filter(|queue| queue.max_bytes() < MAX_BYTES) {
+            self.read_limit(queue).await;
+        }
+    }
+
     /// The smallest limit of the known queues, in bytes.
     pub(super) fn smallest_limit(&self) -> usize {
-        self.known.lock().values().map(|queue| queue.max_bytes).min().unwrap_or(MAX_BYTES)
+        self.known.lock().values().map(|queue| queue.max_bytes()).min().unwrap_or(MAX_BYTES)
     }
 
     /// Whether all known queues are FIFO queues; `otherwise` if none is known.
     pub(super) fn are_fifo(&self, otherwise: bool) -> bool {
         let known = self.known.lock();
         if known.is_empty() { otherwise } else { known.keys().all(|name| is_fifo(name)) }
+    }
+}
+
+impl KnownQueue {
+    /// The largest message that it takes.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.limit.lock().max_bytes
     }
 }
 
