@@ -41,6 +41,7 @@ const ANY_QUEUE: &str = "hapax";
 ///
 /// A body that is empty, or no text of XML, is sent in base64, with the attribute `hapax-encoding`. Headers that do not
 /// fit in ten attributes are in the attribute `hapax-headers`, as JSON. An [`SqsSource`](crate::SqsSource) reads both.
+/// Base64 is a third longer: an event whose body is no text is refused from about 780,000 bytes on.
 ///
 /// The credentials need the right `sqs:SendMessage`, and `sqs:GetQueueUrl` if the URL names no account. With
 /// `sqs:GetQueueAttributes` the sink knows the limits of the queues. A queue with a key of its own needs
@@ -107,8 +108,9 @@ impl SqsSink {
         }
         let limit = queue.max_bytes();
         if size > limit {
+            let how = if message::is_encoded(&message) { " in base64" } else { "" };
             return Published::Refused(format!(
-                "the event has {size} bytes with its attributes, and the queue `{name}` takes {limit}"
+                "the event has {size} bytes{how} with its attributes, and the queue `{name}` takes {limit}"
             ));
         }
         let sent = timeout(&*self.runtime, self.config.timeout, queue.sends.send(message));

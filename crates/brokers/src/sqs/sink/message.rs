@@ -51,6 +51,11 @@ fn group(event: &OutgoingEvent) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(key))
 }
 
+/// Whether the body is in base64.
+pub(super) fn is_encoded(message: &SentMessage) -> bool {
+    message.message_attributes.contains_key(ENCODING)
+}
+
 /// The bytes of a message, as the service counts them.
 pub(super) fn size(message: &SentMessage) -> usize {
     let attributes = message.message_attributes.iter().map(|(name, attribute)| {
