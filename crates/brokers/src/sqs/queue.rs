@@ -39,7 +39,10 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 /// The result of a call.
 pub(super) type Called<T> = Result<T, CallFailure>;
 
-/// Messages, and when they began to arrive.
+/// How long before the beginning of its answer the service may have taken a message, at most. Of a short lease, a tenth.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// Messages, and since when their leases have run.
 pub(super) type Received = (Vec<SqsMessage>, Duration);
 
 /// The queues of an account in a region.
@@ -133,7 +136,7 @@ pub(super) struct ReceiveRequest {
 }
 
 impl Queue {
-    /// Waits for messages. Returns when they began to arrive, too: their leases run from about then.
+    /// Waits for messages.
     ///
     /// # Cancel safety
     /// If dropped, messages may be hidden for the whole visibility time. Let it end.
@@ -150,8 +153,8 @@ impl Queue {
             fields.insert("ReceiveRequestAttemptId".to_owned(), json!(attempt));
         }
         let limits = AnswerLimits { head: request.wait + Duration::from_secs(5), body: MESSAGES };
-        let (answer, at) = self.api.timed_call::<ReceiveAnswer>("ReceiveMessage", &body, limits).await?;
-        Ok((answer.messages, at))
+        let (answer, began) = self.api.timed_call::<ReceiveAnswer>("ReceiveMessage", &body, limits).await?;
+        Ok((answer.messages, began.saturating_sub(ON_THE_WAY.min(request.visibility / 10))))
     }
 
     /// Deletes messages, given by their receipt handles.

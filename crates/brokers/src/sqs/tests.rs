@@ -56,6 +56,16 @@ fn ends(call: &StandInCall) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
+async fn a_lease_runs_from_before_the_arrival() {
+    for (visibility, longest) in [(30, Duration::from_secs(29)), (2, Duration::from_millis(1800))] {
+        let mut service = StandIn::start().await;
+        let mut source = connect(&mut service, "q", &format!("&visibility={visibility}&receivers=1")).await;
+        let until = take_first(&mut source, &mut service, &["a"]).await.leased_until.unwrap();
+        assert!(until <= Tokio::current().boottime_now() + longest);
+    }
+}
+
+#[tokio::test]
 async fn messages_behind_one_whose_lease_has_ended_go_back() {
     let mut service = StandIn::start().await;
     let mut source = connect(&mut service, "q.fifo", "&receivers=1").await;
