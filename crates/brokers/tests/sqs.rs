@@ -158,7 +158,7 @@ async fn each_receipt_has_the_lease_of_the_url() {
     assert_eq!(second.attempt, Some(2));
     while source.settler().is_ours(&first.id) {
         assert!(begun.elapsed() < DEADLINE, "its lease does not end");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(is_quiet(&mut source, Duration::from_millis(10)).await);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::table::{Offer, Offers};
 pub(crate) const OFFERS: Offers = Offers {
     source: Some(Offer { form: "sqs://REGION/QUEUE", read: |url| Ok(Arc::new(url.parse::<SqsUrl>()?)) }),
     sink: Some(Offer { form: "sqs://REGION[/QUEUE]", read: |url| Ok(Arc::new(url.parse::<SqsSinkConfig>()?)) }),
-    broker: Some(Offer { form: "sqs://REGION", read: |url| Ok(Arc::new(RunQueues(url.to_owned()))) }),
+    broker: Some(Offer { form: "sqs://REGION", read: |url| Ok(Arc::new(RegionQueues(url.to_owned()))) }),
     ..Offers::NONE
 };
 
@@ -52,25 +52,25 @@ impl NamedSink for SqsSinkConfig {
 
 /// The queues of runs in the region of this URL, or at its stand-in. All are FIFO queues: they keep the order of a key
 /// also among several readers.
-struct RunQueues(String);
+struct RegionQueues(String);
 
-impl fmt::Debug for RunQueues {
+impl fmt::Debug for RegionQueues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunQueues").finish_non_exhaustive()
+        f.debug_struct("RegionQueues").finish_non_exhaustive()
     }
 }
 
 /// A message without an acknowledgement is delivered again after this time.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 
-impl RunQueues {
+impl RegionQueues {
     fn queue(&self, topic: &str) -> String {
         format!("{}/{topic}.fifo", self.0)
     }
 }
 
 #[async_trait]
-impl NamedBroker for RunQueues {
+impl NamedBroker for RegionQueues {
     async fn create(&self, topic: &TopicPlan) -> Result<()> {
         Ok(self.queue(&topic.name()).parse::<SqsUrl>()?.create_queue(Arc::new(Tokio::current())).await?)
     }

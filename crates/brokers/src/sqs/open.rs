@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The turn of a request about a delivery. Of two requests at once, the service may apply the first one last.
-pub(super) type Turn = OwnedMutexGuard<()>;
+pub(super) type DeliveryTurn = OwnedMutexGuard<()>;
 
 /// The deliveries, by their number.
 #[derive(Default)]
@@ -58,8 +58,8 @@ impl OpenDeliveries {
         self.by_number.remove(&number);
     }
 
-    /// The message groups of deliveries whose lease has ended, each delivery once: it arrives again, behind those of its
-    /// group that have arrived by now.
+    /// The message groups of deliveries whose lease has ended, each delivery once: it arrives again, behind those of
+    /// its group that have arrived by now.
     pub(super) fn take_ended_groups(&mut self, now: Duration) -> BTreeSet<Bytes> {
         let ended = self.by_number.values_mut().filter(|open| open.until <= now && !open.is_told);
         ended

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::SqsUrl;
 use super::answers::CallFailure;
-use super::queue::{Called, MAX_ENTRIES, Queue, ReceiveRequest, Received, SqsMessage};
+use super::queue::{Called, MAX_ENTRIES, Queue, ReceiveRequest, ReceivedMessages, SqsMessage};
 
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ATTEMPT_LIVES: Duration = Duration::from_secs(270);
 
 /// Messages, or why none can be asked for.
-pub(super) type Polled = Result<Received, Error>;
+pub(super) type Polled = Result<ReceivedMessages, Error>;
 
 /// The tasks that ask for messages.
 pub(super) struct Polls {
@@ -158,7 +158,7 @@ impl Poller {
         }
     }
 
-    async fn receive(&mut self, wanted: usize) -> Called<Received> {
+    async fn receive(&mut self, wanted: usize) -> Called<ReceivedMessages> {
         let now = self.runtime.boottime_now();
         let again = self.lost.take().filter(|lost| now.saturating_sub(lost.begun) < ATTEMPT_LIVES);
         let count = again.as_ref().map_or(wanted.min(self.most), |lost| lost.count);
@@ -200,8 +200,8 @@ mod tests {
     use super::*;
     use crate::sqs::stand_in::StandIn;
 
-    /// What a poller asks for that wants ten messages: the counts of its requests, and whether each has the attempt id of
-    /// the one before. The answers of the first ones are lost.
+    /// What a poller asks for that wants ten messages: the counts of its requests, and whether each has the attempt id
+    /// of the one before. The answers of the first ones are lost.
     async fn asked(queue: &str, lost: usize, requests: usize) -> Vec<(u64, bool)> {
         let mut service = StandIn::start().await;
         let (sender, _arrived) = unbounded_channel();

@@ -39,11 +39,11 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 /// The result of a call.
 pub(super) type Called<T> = Result<T, CallFailure>;
 
-/// How long before the beginning of its answer the service may have taken a message, at most. Of a short lease, a tenth.
+/// How long before the beginning of its answer the service may have taken a message, at most. A tenth of a short lease.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// Messages, and since when their leases have run.
-pub(super) type Received = (Vec<SqsMessage>, Duration);
+pub(super) type ReceivedMessages = (Vec<SqsMessage>, Duration);
 
 /// The queues of an account in a region.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl Queue {
     ///
     /// # Cancel safety
     /// If dropped, messages may be hidden for the whole visibility time. Let it end.
-    pub(super) async fn receive(&self, request: &ReceiveRequest) -> Called<Received> {
+    pub(super) async fn receive(&self, request: &ReceiveRequest) -> Called<ReceivedMessages> {
         let mut body = json!({
             "QueueUrl": &*self.url,
             "MaxNumberOfMessages": request.count.clamp(1, MAX_ENTRIES),

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::answers::CallFailure;
 use super::batch::Batcher;
-use super::open::{OpenDeliveries, OpenDelivery, Turn};
+use super::open::{DeliveryTurn, OpenDeliveries, OpenDelivery};
 use super::queue::{Called, Queue};
 use crate::errors::{invalid, not_applied, unknown};
 
@@ -32,11 +32,11 @@ const MARGIN: Duration = Duration::from_secs(5);
 struct SettledEntry {
     handle: String,
     seconds: u64,
-    turn: Turn,
+    turn: DeliveryTurn,
 }
 
 /// What the service answers, and the turn of the entry.
-type Settled = (Called<String>, Turn);
+type AnsweredEntry = (Called<String>, DeliveryTurn);
 
 /// Settles the deliveries of a queue.
 pub(super) struct SqsSettle {
@@ -44,8 +44,8 @@ pub(super) struct SqsSettle {
     queue: Queue,
     lane: Lane,
     open: Mutex<OpenDeliveries>,
-    deletes: Batcher<SettledEntry, Settled>,
-    changes: Batcher<SettledEntry, Settled>,
+    deletes: Batcher<SettledEntry, AnsweredEntry>,
+    changes: Batcher<SettledEntry, AnsweredEntry>,
     is_closed: AtomicBool,
     runtime: Arc<dyn Runtime>,
 }
@@ -53,7 +53,7 @@ pub(super) struct SqsSettle {
 impl SqsSettle {
     pub(super) fn new(name: &str, queue: Queue, lane: Lane, runtime: Arc<dyn Runtime>) -> Self {
         let (deleting, changing) = (queue.clone(), queue.clone());
-        let delete = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<Settled>> {
+        let delete = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<AnsweredEntry>> {
             let queue = deleting.clone();
             Box::pin(async move {
                 let handles: Vec<&str> = entries.iter().map(|entry| &*entry.handle).collect();
@@ -61,7 +61,7 @@ impl SqsSettle {
                 results(called, entries)
             })
         };
-        let change = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<Settled>> {
+        let change = move |entries: Vec<SettledEntry>| -> BoxFuture<'static, Vec<AnsweredEntry>> {
             let queue = changing.clone();
             Box::pin(async move {
                 let ends: Vec<(&str, u64)> = entries.iter().map(|entry| (&*entry.handle, entry.seconds)).collect();
@@ -165,7 +165,7 @@ impl SqsSettle {
     }
 
     /// The delivery stays open until the service has confirmed its end: the worker tries again.
-    fn note_end(&self, number: u64, ended: Option<Settled>) -> Result<()> {
+    fn note_end(&self, number: u64, ended: Option<AnsweredEntry>) -> Result<()> {
         let (answer, _turn) = ended.ok_or_else(no_result)?;
         let settled = answer.map_or_else(CallFailure::settled, |_| Ok(()));
         if settled.is_ok() {
@@ -174,7 +174,7 @@ impl SqsSettle {
         settled
     }
 
-    fn note_extension(&self, number: u64, until: Duration, ended: Option<Settled>) -> Result<()> {
+    fn note_extension(&self, number: u64, until: Duration, ended: Option<AnsweredEntry>) -> Result<()> {
         let (answer, _turn) = ended.ok_or_else(no_result)?;
         let mut open = self.open.lock();
         match &answer {
@@ -197,7 +197,7 @@ fn lease_seconds(length: Duration, passed: Duration) -> u64 {
 }
 
 /// One result for each entry, also where the whole request failed.
-fn results(called: Called<Vec<Called<String>>>, entries: Vec<SettledEntry>) -> Vec<Settled> {
+fn results(called: Called<Vec<Called<String>>>, entries: Vec<SettledEntry>) -> Vec<AnsweredEntry> {
     let results = called.unwrap_or_else(|failure| vec![Err(failure); entries.len()]);
     results.into_iter().zip(entries).map(|(result, entry)| (result, entry.turn)).collect()
 }

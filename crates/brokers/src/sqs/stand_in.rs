@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::runtime::{Runtime, Tokio, timeout};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use super::SqsUrl;
 use super::queue::{Queue, SqsApi};
@@ -62,12 +61,12 @@ impl StandIn {
 
     /// The next call.
     pub(super) async fn call(&mut self) -> StandInCall {
-        timeout(DEADLINE, self.calls.recv()).await.expect("no call comes").unwrap()
+        timeout(&Tokio::current(), DEADLINE, self.calls.recv()).await.expect("no call comes").unwrap()
     }
 
     /// Whether no call comes.
     pub(super) async fn is_quiet(&mut self) -> bool {
-        timeout(QUIET, self.calls.recv()).await.is_err()
+        timeout(&Tokio::current(), QUIET, self.calls.recv()).await.is_none()
     }
 }
 

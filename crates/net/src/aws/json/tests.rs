@@ -245,7 +245,7 @@ async fn the_body_of_an_answer_has_a_time_of_its_own() {
     let (client, call) = (client(&uri), call_within(limit));
     let begun = runtime.boottime_now();
     let late = async {
-        tokio::time::sleep(2 * limit).await;
+        runtime.sleep(2 * limit).await;
         let _ = went_on.send(());
         runtime.boottime_now()
     };
