@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hapax_core::runtime::{BoxFuture, Runtime};
@@ -13,7 +14,7 @@ use crate::sqs::queue::{BatchAnswer, Called, MAX_BYTES, Queue, SentMessage, SqsA
 use crate::sqs::url::is_fifo;
 
 /// The pause between two looks at the limit of a queue.
-const LOOK_PAUSE: Duration = Duration::from_secs(60);
+const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
 /// The ids of messages that are remembered, to recognize copies.
 const REMEMBERED: usize = 16_384;
@@ -30,14 +31,10 @@ pub(super) struct KnownQueues {
 pub(super) struct KnownQueue {
     pub(super) sends: Batcher<SentMessage, Called<String>>,
     queue: Queue,
-    limit: Mutex<QueueLimit>,
-}
-
-struct QueueLimit {
-    /// The largest message that the queue takes.
-    max_bytes: usize,
-    /// When it may be read again.
-    again_at: Duration,
+    /// The largest message that it takes.
+    max_bytes: AtomicUsize,
+    /// When that is read again. Locked while it is read.
+    again_at: tokio::sync::Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -65,8 +62,8 @@ impl KnownQueues {
             Err(failure) => return Err(failure),
         };
         let sends = Batcher::start(&self.runtime, message::size, Box::new(self.sending(queue.clone())));
-        let limit = Mutex::new(QueueLimit { max_bytes, again_at: Duration::ZERO });
-        let known = Arc::new(KnownQueue { sends, queue, limit });
+        let (max_bytes, again_at) = (AtomicUsize::new(max_bytes), tokio::sync::Mutex::default());
+        let known = Arc::new(KnownQueue { sends, queue, max_bytes, again_at });
         // Another call may have found it meanwhile.
         Ok(Arc::clone(self.known.lock().entry(name.to_owned()).or_insert(known)))
     }
@@ -89,18 +86,16 @@ impl KnownQueues {
 
     /// Reads the limit of a queue again, once in a while: its operator may have raised it.
     pub(super) async fn read_limit(&self, queue: &KnownQueue) {
-        let now = self.runtime.boottime_now();
-        {
-            let mut limit = queue.limit.lock();
-            if now < limit.again_at {
-                return;
-            }
-            limit.again_at = now + LOOK_PAUSE;
+        // Those that come meanwhile wait for the answer.
+        let mut again_at = queue.again_at.lock().await;
+        if self.runtime.boottime_now() < *again_at {
+            return;
         }
         // Without an answer, the present one counts.
         if let Ok(attributes) = queue.queue.attributes().await {
-            queue.limit.lock().max_bytes = attributes.max_bytes();
+            queue.max_bytes.store(attributes.max_bytes(), Ordering::Relaxed);
         }
+        *again_at = self.runtime.boottime_now() + LOOK_PAUSE;
     }
 
     /// Reads the limits of the known queues again that do not take every message.
@@ -126,7 +121,7 @@ impl KnownQueues {
 impl KnownQueue {
     /// The largest message that it takes.
     pub(super) fn max_bytes(&self) -> usize {
-        self.limit.lock().max_bytes
+        self.max_bytes.load(Ordering::Relaxed)
     }
 }
 

@@ -30,8 +30,9 @@ async fn a_limit_that_was_raised_counts_before_an_event_is_refused() {
         service.call().await.succeed();
     };
     let large = event(3000);
-    let (published, ()) = tokio::join!(sink.publish(&large), served);
-    assert!(matches!(published, Published::Yes { .. }), "{published:?}");
+    // The second one waits for the answer, too.
+    let (first, second, ()) = tokio::join!(sink.publish(&large), sink.publish(&large), served);
+    assert!(matches!((&first, &second), (Published::Yes { .. }, Published::Yes { .. })), "{first:?} {second:?}");
     let refused = sink.publish(&event(5000)).await;
     assert!(matches!(&refused, Published::Refused(why) if why.contains("takes 4000")), "{refused:?}");
     assert!(service.is_quiet().await, "it is asked once in a while");
