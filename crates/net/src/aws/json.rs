@@ -167,7 +167,12 @@ impl AwsClient {
         let code = refusal.code.as_str();
         let is_cured = match ENDED.contains(&code) {
             true => parts.endpoint.credentials.refused(&credentials),
-            false => WRONG_TIME.contains(&code) && parts.correct_time(time, response.headers()),
+            // Another time, or another secret: a file may have been read while it was written.
+            false => {
+                WRONG_TIME.contains(&code)
+                    && (parts.correct_time(time, response.headers())
+                        || parts.endpoint.credentials.refused(&credentials))
+            }
         };
         Err(FailedAttempt { failure: AwsFailure::Refused(refusal), is_cured })
     }

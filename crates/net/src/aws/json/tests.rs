@@ -200,6 +200,16 @@ async fn a_refusal_does_not_repeat_the_session_token() {
 }
 
 #[tokio::test]
+async fn a_wrong_signature_at_the_right_time_asks_for_another_secret() {
+    let undated = |answer: String| answer.replace(&format!("date: {SERVER_TIME}\r\n"), "");
+    let refused = refusal("403 Forbidden", "SignatureDoesNotMatch").map(undated);
+    let service = StandIn::start(vec![refused, answer("200 OK", "{}")]).await;
+    call(&service.uri).await.unwrap();
+    let used = service.field("authorization");
+    assert!(used[0].contains("KEY0/") && used[1].contains("KEY1/"), "{used:?}");
+}
+
+#[tokio::test]
 async fn a_call_without_an_answer_may_have_arrived_unless_nothing_was_sent() {
     for answer in [None, answer("500 Internal Server Error", "{}"), refusal("503 Slow Down", "ServiceUnavailable")] {
         let service = StandIn::start(vec![answer]).await;
