@@ -49,6 +49,9 @@ pub use self::url::SqsUrl;
 /// How long to wait for messages while none has a lease to extend.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
+/// How long a queue can keep a message at most.
+const LONGEST_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
+
 /// A queue with fewer receipts than that before its dead-letter queue may take messages away that no worker has begun.
 const FEW_RECEIPTS: u64 = 20;
 
@@ -117,7 +120,7 @@ impl SqsSource {
             lease: Some(BrokerLease { length: lease, longest: Some(LONGEST) }),
             // A request brings several messages of a group, and one that is given back comes again behind them.
             keeps_order: false,
-            // The service moves a message to a dead-letter queue, and drops none.
+            // The service drops no message because of its deliveries.
             delivery_limit: None,
         };
         Ok(Self {
@@ -233,6 +236,13 @@ fn warn_about(queue: &str, attributes: &QueueAttributes) {
              it; set maxReceiveCount to 20 or more"
         );
     }
+    if attributes.retention().is_some_and(|retention| retention < LONGEST_RETENTION) {
+        warn!(
+            queue,
+            "the queue deletes a message some days after it was sent, also one that a worker holds; set its \
+             MessageRetentionPeriod to 1209600 seconds"
+        );
+    }
     if !attributes.delay().is_zero() {
         warn!(queue, seconds = attributes.delay().as_secs(), "the queue delays each message: see its DelaySeconds");
     }
@@ -254,14 +264,19 @@ impl Source for SqsSource {
 
     async fn next(&mut self, room: Room) -> Result<Event> {
         loop {
+            // All of them: the worker pauses after each error, and several tasks report theirs.
+            let mut failure = None;
             while let Ok(polled) = self.polls.arrived.try_recv() {
-                self.receive(polled)?;
+                failure = self.receive(polled).err().or(failure);
             }
             let taken = self.take(&room);
             if !taken.is_empty() {
                 return Ok(Event::Deliveries(taken));
             }
             self.extend_waiting();
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
             let has_room = room.bytes > 0 && !room.closed.contains(&self.reader.lane);
             self.polls.want(if has_room && self.waiting.is_empty() { room.messages } else { 0 });
             let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());

@@ -121,7 +121,7 @@ struct Poller {
     arrived: UnboundedSender<Polled>,
     /// The request at a FIFO queue whose answer was lost.
     lost: Option<LostAnswer>,
-    /// As many messages may a request bring: one after a lost answer, and then more and more again.
+    /// As many messages may a request bring: one after a lost or slow answer, and then more and more again.
     most: usize,
     runtime: Arc<dyn Runtime>,
 }
@@ -166,11 +166,15 @@ impl Poller {
             self.url.is_fifo().then(|| again.as_ref().map_or_else(|| self.random_id(), |lost| lost.id.clone()));
         let (wait, visibility) = (self.url.wait, self.url.visibility);
         let called = self.queue.receive(&ReceiveRequest { count, wait, visibility, attempt: attempt.clone() }).await;
-        if called.is_ok() {
-            self.most = (2 * self.most).min(MAX_ENTRIES);
-        }
+        // What took half of its lease to arrive has hardly time for a renewal.
+        let is_slow = |at: Duration| 2 * self.runtime.boottime_now().saturating_sub(at) > visibility;
+        self.most = match &called {
+            Ok((_, at)) if is_slow(*at) => 1,
+            Ok(_) => (2 * self.most).min(MAX_ENTRIES),
+            Err(failure) if failure.is_unclear() => 1,
+            Err(_) => self.most,
+        };
         if called.as_ref().is_err_and(CallFailure::is_unclear) {
-            self.most = 1;
             // The same messages come again under the same id, although they are hidden. Once: it may be that the line
             // never brings all of them.
             self.lost = attempt.filter(|_| again.is_none()).map(|id| LostAnswer { id, count, begun: now });
@@ -200,20 +204,24 @@ mod tests {
     use super::*;
     use crate::sqs::stand_in::StandIn;
 
+    /// A poller of a queue of this service.
+    async fn poller(service: &StandIn, queue: &str, parameters: &str) -> Poller {
+        Poller {
+            url: service.url(queue, parameters),
+            queue: service.queue().await,
+            demand: Arc::default(),
+            arrived: unbounded_channel().0,
+            lost: None,
+            most: MAX_ENTRIES,
+            runtime: Arc::new(Tokio::current()),
+        }
+    }
+
     /// What a poller asks for that wants ten messages: the counts of its requests, and whether each has the attempt id
     /// of the one before. The answers of the first ones are lost.
     async fn asked(queue: &str, lost: usize, requests: usize) -> Vec<(u64, bool)> {
         let mut service = StandIn::start().await;
-        let (sender, _arrived) = unbounded_channel();
-        let mut poller = Poller {
-            url: service.url(queue, ""),
-            queue: service.queue().await,
-            demand: Arc::default(),
-            arrived: sender,
-            lost: None,
-            most: MAX_ENTRIES,
-            runtime: Arc::new(Tokio::current()),
-        };
+        let mut poller = poller(&service, queue, "").await;
         let (mut asked, mut last) = (Vec::new(), None);
         for request in 0..requests {
             let served = async {
@@ -230,6 +238,20 @@ mod tests {
             assert_eq!(received.is_err(), request < lost);
         }
         asked
+    }
+
+    #[tokio::test]
+    async fn after_an_answer_that_took_half_of_a_lease_fewer_messages_are_asked_for() {
+        let mut service = StandIn::start().await;
+        let mut poller = poller(&service, "q", "&visibility=1").await;
+        for (expected, pause) in [(10, 600), (1, 0), (2, 0)] {
+            let served = async {
+                let call = service.call().await;
+                assert_eq!(call.body["MaxNumberOfMessages"], expected);
+                call.answer_slowly(json!({}), Duration::from_millis(pause));
+            };
+            tokio::join!(poller.receive(10), served).0.unwrap();
+        }
     }
 
     #[tokio::test]

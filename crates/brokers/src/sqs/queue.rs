@@ -21,6 +21,10 @@ use crate::errors::invalid;
 /// How long an answer may take until it begins, but for one that waits for messages.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long the answer to a settlement may take until it begins. Others about the same deliveries wait for it, so
+/// several must fit into a lease.
+const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+
 /// How long the rest of an answer may take.
 const SHORT_BODY: Duration = Duration::from_secs(5);
 
@@ -185,9 +189,10 @@ impl Queue {
         self.api.call("SendMessageBatch", &body, limit).await
     }
 
+    /// Sends settlements.
     async fn batch(&self, operation: &'static str, entries: Vec<Value>) -> Called<BatchAnswer> {
         let body = json!({ "QueueUrl": &*self.url, "Entries": entries });
-        self.api.call(operation, &body, PATIENCE).await
+        self.api.call(operation, &body, SETTLED_WITHIN).await
     }
 
     /// Deletes the queue with its messages.
@@ -322,6 +327,11 @@ impl QueueAttributes {
     /// How long a message is hidden after it was sent.
     pub(super) fn delay(&self) -> Duration {
         Duration::from_secs(self.number("DelaySeconds").unwrap_or_default())
+    }
+
+    /// How long the queue keeps a message. None if the service does not tell.
+    pub(super) fn retention(&self) -> Option<Duration> {
+        self.number("MessageRetentionPeriod").map(Duration::from_secs)
     }
 
     /// After how many receipts the service moves a message to a dead-letter queue. None: never.

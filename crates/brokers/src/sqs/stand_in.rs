@@ -29,7 +29,14 @@ pub(super) struct StandIn {
 pub(super) struct StandInCall {
     pub(super) operation: String,
     pub(super) body: Value,
-    answer: oneshot::Sender<(u16, Value)>,
+    answer: oneshot::Sender<StandInAnswer>,
+}
+
+struct StandInAnswer {
+    status: u16,
+    body: Value,
+    /// How long the body comes behind the head.
+    pause: Duration,
 }
 
 impl StandIn {
@@ -72,12 +79,17 @@ impl StandIn {
 
 impl StandInCall {
     pub(super) fn answer(self, body: Value) {
+        self.answer_slowly(body, Duration::ZERO);
+    }
+
+    pub(super) fn answer_slowly(self, body: Value, pause: Duration) {
         // The caller may be gone.
-        let _ = self.answer.send((200, body));
+        let _ = self.answer.send(StandInAnswer { status: 200, body, pause });
     }
 
     pub(super) fn refuse(self, code: &str) {
-        let _ = self.answer.send((400, json!({ "__type": code })));
+        let body = json!({ "__type": code });
+        let _ = self.answer.send(StandInAnswer { status: 400, body, pause: Duration::ZERO });
     }
 
     /// Answers a batch: every entry has succeeded.
@@ -115,10 +127,14 @@ async fn serve(mut stream: TcpStream, calls: UnboundedSender<StandInCall>) {
     let (answer, answered) = oneshot::channel();
     let _ = calls.send(StandInCall { operation, body, answer });
     // Without an answer the connection ends.
-    let Ok((status, body)) = answered.await else { return };
+    let Ok(StandInAnswer { status, body, pause }) = answered.await else { return };
     let body = body.to_string();
     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-    let _ = stream.write_all((head + &body).as_bytes()).await;
+    let _ = stream.write_all(head.as_bytes()).await;
+    if !pause.is_zero() {
+        Tokio::current().sleep(pause).await;
+    }
+    let _ = stream.write_all(body.as_bytes()).await;
 }
 
 /// Where the body begins, and its length.

@@ -1,4 +1,5 @@
 use futures_util::future::{Either, select};
+use hapax_core::ErrorKind;
 use hapax_core::broker::Settlement;
 use hapax_core::runtime::Tokio;
 use serde_json::{Value, json};
@@ -63,6 +64,31 @@ async fn a_lease_runs_from_before_the_arrival() {
         let until = take_first(&mut source, &mut service, &["a"]).await.leased_until.unwrap();
         assert!(until <= Tokio::current().boottime_now() + longest);
     }
+}
+
+#[tokio::test]
+async fn failures_of_many_requests_are_reported_at_once() {
+    const FAILURES: usize = 3;
+    let mut service = StandIn::start().await;
+    let mut source = connect(&mut service, "q", "&receivers=4").await;
+    // Each request of four tasks fails but one, while nobody asks for the next event.
+    let asking = Box::pin(source.next(room(40)));
+    let Either::Right((first, asking)) = select(asking, Box::pin(service.call())).await else {
+        panic!("an event without an answer");
+    };
+    drop(asking);
+    for _ in 0..FAILURES {
+        service.call().await.refuse("RequestThrottled");
+    }
+    let (clock, begun) = (Tokio::current(), Tokio::current().boottime_now());
+    while source.polls.arrived.len() < FAILURES {
+        assert!(clock.boottime_now() - begun < Duration::from_secs(20), "a failure is missing");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(source.next(room(40)).await.unwrap_err().kind(), ErrorKind::NotApplied);
+    first.answer(messages(&["a"]));
+    let event = source.next(room(40)).await;
+    assert!(matches!(event, Ok(Event::Deliveries(_))), "the other failures come first: {event:?}");
 }
 
 #[tokio::test]
