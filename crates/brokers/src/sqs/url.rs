@@ -21,7 +21,7 @@ use crate::errors::invalid;
 /// |---|---|
 /// | `account=ID` | the account that owns the queue, if it is another one than that of the credentials |
 /// | `visibility=SECONDS` | the lease of a message, 30 by default, and 5 at least at AWS |
-/// | `wait=SECONDS` | how long the service waits for a message before it answers, 5 by default and 8 at most. A stop takes as long, because a request that is cut off hides the messages in its answer for a whole lease |
+/// | `wait=SECONDS` | how long the service waits for a message before it answers, 5 by default and 8 at most. A stop may take as long, because a request that is cut off hides the messages in its answer for a whole lease |
 /// | `receivers=N` | how many requests ask for messages at once, 2 by default |
 /// | `region=NAME` | the region of a stand-in |
 ///
