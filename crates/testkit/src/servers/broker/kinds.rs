@@ -20,7 +20,8 @@ pub enum Kafka {}
 #[derive(Clone, Copy, Debug)]
 pub enum RabbitMq {}
 
-/// A RabbitMQ 3 node, with the same user.
+/// A RabbitMQ 3 node, with the same user. A channel that first publishes to a quorum queue while its leader is dead may
+/// get nothing but rejections, also when there is a new leader; a new channel gets confirmations.
 #[derive(Clone, Copy, Debug)]
 pub enum RabbitMq3 {}
 
@@ -90,21 +91,12 @@ impl BrokerKind for RabbitMq {
     // "Starting broker... completed with 0 plugins."
     const READY: &'static str = "completed with";
     const SHARED: &'static [&'static str] = &[];
-
+    // The last words of epmd before it serves.
     const REGISTRY_READY: Option<&'static str> = Some("entering the main select() loop");
 
     fn member(addresses: &[SocketAddr], _index: usize) -> Vec<String> {
-        let formation = "cluster_formation";
-        let node = |(index, address): (usize, &SocketAddr)| {
-            format!("{formation}.classic_config.nodes.{} = hapax{}@localhost", index + 1, address.port())
-        };
-        let own = [
-            format!("--registry={}", second(addresses[0]).port()),
-            format!("{formation}.peer_discovery_backend = classic_config"),
-            // Half a second each. A node that gives up earlier, while another one still starts, stays alone.
-            format!("{formation}.discovery_retry_limit = 120"),
-        ];
-        own.into_iter().chain(addresses.iter().enumerate().map(node)).collect()
+        // A second each. A node that gives up while another one still starts stays alone.
+        rabbitmq_member(addresses, 60)
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
@@ -120,12 +112,26 @@ impl BrokerKind for RabbitMq3 {
     const SHARED: &'static [&'static str] = RabbitMq::SHARED;
     const REGISTRY_READY: Option<&'static str> = RabbitMq::REGISTRY_READY;
 
-    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
-        RabbitMq::member(addresses, index)
+    fn member(addresses: &[SocketAddr], _index: usize) -> Vec<String> {
+        // The first node has to give up before another one may look.
+        rabbitmq_member(addresses, 2)
     }
 
     fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
         static SHARED: Mutex<Option<Arc<RabbitMq3Server>>> = Mutex::const_new(None);
         &SHARED
     }
+}
+
+fn rabbitmq_member(addresses: &[SocketAddr], retries: u8) -> Vec<String> {
+    let formation = "cluster_formation";
+    let node = |(index, address): (usize, &SocketAddr)| {
+        format!("{formation}.classic_config.nodes.{} = hapax{}@localhost", index + 1, address.port())
+    };
+    let own = [
+        format!("--registry={}", second(addresses[0]).port()),
+        format!("{formation}.peer_discovery_backend = classic_config"),
+        format!("{formation}.discovery_retry_limit = {retries}"),
+    ];
+    own.into_iter().chain(addresses.iter().enumerate().map(node)).collect()
 }
