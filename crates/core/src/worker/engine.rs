@@ -46,11 +46,13 @@ const STOP_READING_WITHIN: Duration = Duration::from_secs(2);
 /// not learn that the broker takes lanes away, and running messages of these lanes should still end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// What the worker knows of a message, or why it is dead: it has no usable key.
+type Identified = std::result::Result<IdentifiedMessage, DeadReason>;
+
 /// A message that the worker holds.
 pub(super) struct HeldMessage {
     delivery: Delivery,
-    /// Why it is dead, if it has no usable key.
-    identified: std::result::Result<IdentifiedMessage, DeadReason>,
+    identified: Identified,
     arrived: Duration,
     /// Since when its batch has been running.
     running_since: Option<Duration>,

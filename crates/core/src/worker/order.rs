@@ -135,6 +135,11 @@ impl RunOrder {
         self.keys.contains_key(key)
     }
 
+    /// The first message of the key.
+    pub(super) fn first_of_key(&self, key: &OrderKey) -> Option<u64> {
+        self.keys.get(key)?.first().copied()
+    }
+
     /// The messages of the key, in the order of their arrival.
     pub(super) fn of_key(&self, key: &OrderKey) -> Vec<u64> {
         self.keys.get(key).into_iter().flatten().copied().collect()

@@ -38,6 +38,7 @@ impl Engine {
         }
         let lease = self.extensions.hold(&delivery);
         let identified = self.identity.identify(&delivery.message);
+        self.forget_replaced(&delivery, &identified);
         self.order.push(number, order_key(&delivery));
         self.close_key(&delivery);
         let held = HeldMessage { delivery, identified, arrived: now, running_since: None, panics: 0, lease };

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 
-use crate::broker::{DeadLetter, DeadReason, Job, Lane, Verdict};
+use crate::broker::{DeadLetter, DeadReason, Delivery, Job, Lane, Verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
 use crate::worker::burials::Burial;
-use crate::worker::engine::{Engine, is_letter, order_key};
+use crate::worker::engine::{Engine, Identified, is_letter, order_key};
 use crate::worker::identity::identity_of_letter;
 use crate::worker::redrive;
 use crate::worker::rules;
@@ -100,6 +100,25 @@ impl Engine {
         }
         numbers.retain(|number| self.messages.contains_key(number));
         numbers
+    }
+
+    /// Forgets what is held of a key if this delivery is its first message again, whose lease has ended. While the key
+    /// is parked, nothing of it is taken, so nothing else would notice.
+    pub(super) fn forget_replaced(&mut self, delivery: &Delivery, identified: &Identified) {
+        let Some(key) = order_key(delivery).filter(|_| self.capability.lease.is_some()) else { return };
+        let Some(first) = self.order.first_of_key(&key).filter(|first| !self.is_ours(*first)) else { return };
+        let operation = |identified: &Identified| identified.as_ref().ok().map(|known| known.call.operation());
+        let held_operation = self.messages.get(&first).and_then(|held| operation(&held.identified));
+        if held_operation.is_none() || held_operation != operation(identified) {
+            return;
+        }
+        let held = self.order.of_key(&key);
+        let is_idle = |number: &u64| {
+            self.messages.get(number).is_some_and(|held| !held.is_running()) && !self.burials.has(*number)
+        };
+        if held.iter().all(is_idle) {
+            drop(self.forget_lapsed(held));
+        }
     }
 
     fn is_ours(&self, number: u64) -> bool {

@@ -1,38 +1,54 @@
-//! Deliveries whose lease ends while they wait in the worker.
+//! Deliveries whose leases end while they wait in the worker.
 
 use std::fmt;
 use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    Acknowledges, Capability, Delivery, DeliveryId, Event, Headers, Job, Lane, Message, Process, Room, Settle,
-    Settlement, Source, Verdict,
+    Acknowledges, BrokerLease, Capability, DeadReason, Delivery, DeliveryId, Event, Headers, Job, Lane,
+    MemoryDeadLetterStore, Message, Process, Room, Settle, Settlement, Source, Verdict,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::worker::{MessageIdentity, Worker, WorkerSettings};
 use hapax_core::{Error, ErrorKind, Result};
-use hapax_testkit::{MemoryDeadLetters, VirtualTime};
+use hapax_testkit::VirtualTime;
 
-/// The first delivery. Its lease has ended when the worker asks.
-const LAPSED: u64 = 1;
+/// So often a message is delivered that waits.
+const AGAIN: u64 = 50;
 
-/// A queue that keeps the order of a key: while one message is given back, no later one is delivered.
-///
-/// It delivers "first" and "second". When "second" has come back, it delivers both again.
+/// A queue whose messages have one ordering key.
 #[derive(Debug)]
 struct LeasedQueue {
     name: Arc<str>,
     delivered: u64,
+    script: QueueScript,
     settler: Arc<LeasedSettler>,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum QueueScript {
+    /// It delivers "first" and "second". When "second" has come back, it delivers both again.
+    DeliversAgainInOrder,
+    /// It delivers "first", and after its end "second", which comes again and again.
+    DeliversTheSecondAgain,
+}
+
 #[derive(Debug, Default)]
-struct LeasedSettler(Mutex<Vec<(u64, Settlement)>>);
+struct LeasedSettler {
+    settled: Mutex<Vec<(u64, Settlement)>>,
+    /// The leases of these deliveries and of all before have ended.
+    lapsed: AtomicU64,
+}
 
 impl LeasedQueue {
+    fn new(script: QueueScript) -> Self {
+        Self { name: "queue".into(), delivered: 0, script, settler: Arc::default() }
+    }
+
     fn deliver(&mut self, payload: &'static str) -> Delivery {
         self.delivered += 1;
         let lane = Lane { topic: "queue".into(), partition: 0, generation: 0 };
@@ -59,7 +75,7 @@ impl Source for LeasedQueue {
             acknowledges: Acknowledges::Each,
             redelivers: true,
             delays: true,
-            lease: None,
+            lease: Some(BrokerLease { length: Duration::from_secs(3600), longest: None }),
             keeps_order: false,
             delivery_limit: None,
         }
@@ -69,12 +85,25 @@ impl Source for LeasedQueue {
         Arc::clone(&self.settler) as _
     }
 
-    async fn next(&mut self, _room: Room) -> Result<Event> {
-        let is_given_back = self.settler.settled().contains(&(2, Settlement::Retry(Duration::ZERO)));
-        if self.delivered == 0 || (self.delivered == 2 && is_given_back) {
-            return Ok(Event::Deliveries(vec![self.deliver("first"), self.deliver("second")]));
+    async fn next(&mut self, room: Room) -> Result<Event> {
+        let has_settled = |settled| self.settler.settled().contains(&settled);
+        let payloads: &[&'static str] = match (self.script, self.delivered) {
+            (QueueScript::DeliversAgainInOrder, 0) => &["first", "second"],
+            (QueueScript::DeliversAgainInOrder, 2) if has_settled((2, Settlement::Retry(Duration::ZERO))) => {
+                &["first", "second"]
+            }
+            (QueueScript::DeliversTheSecondAgain, 0) => &["first"],
+            (QueueScript::DeliversTheSecondAgain, 1) if has_settled((1, Settlement::Ack)) => &["second"],
+            (QueueScript::DeliversTheSecondAgain, 2..) if room.closed.is_empty() && self.delivered < AGAIN => {
+                self.settler.lapsed.store(self.delivered, Ordering::Release);
+                &["second"]
+            }
+            _ => &[],
+        };
+        if payloads.is_empty() {
+            return pending().await;
         }
-        pending().await
+        Ok(Event::Deliveries(payloads.iter().map(|payload| self.deliver(payload)).collect()))
     }
 
     async fn close(&mut self) -> Result<()> {
@@ -84,7 +113,7 @@ impl Source for LeasedQueue {
 
 impl LeasedSettler {
     fn settled(&self) -> Vec<(u64, Settlement)> {
-        self.0.lock().unwrap().clone()
+        self.settled.lock().unwrap().clone()
     }
 }
 
@@ -92,7 +121,7 @@ impl LeasedSettler {
 impl Settle for LeasedSettler {
     async fn settle(&self, settlements: Vec<(DeliveryId, Settlement)>) -> Vec<Result<()>> {
         let numbered = settlements.iter().map(|(id, settlement)| (id.number, *settlement));
-        self.0.lock().unwrap().extend(numbered);
+        self.settled.lock().unwrap().extend(numbered);
         settlements.iter().map(|_| Ok(())).collect()
     }
 
@@ -101,7 +130,7 @@ impl Settle for LeasedSettler {
     }
 
     fn is_ours(&self, delivery: &DeliveryId) -> bool {
-        delivery.number != LAPSED
+        delivery.number > self.lapsed.load(Ordering::Acquire)
     }
 
     async fn lag(&self) -> Result<Option<u64>> {
@@ -127,26 +156,56 @@ impl Process for RunLog {
     }
 }
 
+/// A worker that keeps later messages of a key back after a dead letter, if the second one is delivered again.
+fn start(queue: LeasedQueue, process: Arc<dyn Process>, settings: WorkerSettings) -> VirtualTime {
+    let parks = matches!(queue.script, QueueScript::DeliversTheSecondAgain);
+    let time = VirtualTime::new(1);
+    let runtime = time.process();
+    let letters = Arc::new(MemoryDeadLetterStore::new(Arc::clone(&runtime) as _));
+    let worker = Worker::builder(Box::new(queue), process, Arc::clone(&letters) as _)
+        .identity(MessageIdentity::new("group").unwrap())
+        .settings(settings)
+        .runtime(Arc::clone(&runtime) as _);
+    let worker = if parks { worker.park(letters) } else { worker }.build().unwrap();
+    runtime.spawn(Box::pin(async move { assert!(worker.run(pending()).await.is_ok()) }));
+    time
+}
+
 #[test]
 fn a_later_message_of_a_key_does_not_overtake_one_whose_lease_has_ended() {
     for batch in [1, 8] {
-        let time = VirtualTime::new(1);
-        let process = time.process();
-        let (settler, log) = (Arc::<LeasedSettler>::default(), Arc::<RunLog>::default());
-        let queue = LeasedQueue { name: "queue".into(), delivered: 0, settler: Arc::clone(&settler) };
+        let queue = LeasedQueue::new(QueueScript::DeliversAgainInOrder);
+        let (settler, log) = (Arc::clone(&queue.settler), Arc::<RunLog>::default());
+        settler.lapsed.store(1, Ordering::Release);
         let mut settings = WorkerSettings::default();
         settings.batch = batch;
-        let worker = Worker::builder(Box::new(queue), Arc::clone(&log) as _, Arc::new(MemoryDeadLetters::new()))
-            .identity(MessageIdentity::new("group").unwrap())
-            .settings(settings)
-            .runtime(Arc::clone(&process) as _)
-            .build()
-            .unwrap();
-        process.spawn(Box::pin(async move { assert!(worker.run(pending()).await.is_ok()) }));
+        let time = start(queue, Arc::clone(&log) as _, settings);
         let has_ended = || settler.settled().contains(&(4, Settlement::Ack)).then_some(());
         let ended = time.run_until(Duration::from_secs(60), has_ended);
         let ran = log.0.lock().unwrap().clone();
         assert_eq!((ended, ran), (Some(()), vec![Bytes::from("first"), Bytes::from("second")]), "batches of {batch}");
-        assert_eq!(settler.settled().iter().filter(|(number, _)| *number == LAPSED).count(), 0);
+        assert!(settler.settled().iter().all(|(number, _)| *number > 1), "nothing is settled without its lease");
     }
+}
+
+/// Refuses every message for good.
+#[derive(Debug)]
+struct Refusing;
+
+#[async_trait]
+impl Process for Refusing {
+    async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
+        vec![Verdict::DeadLetter { reason: DeadReason::Rejected, attempts: 1 }; jobs.len()]
+    }
+}
+
+#[test]
+fn a_message_that_waits_for_a_dead_letter_is_held_once_although_it_arrives_again() {
+    let queue = LeasedQueue::new(QueueScript::DeliversTheSecondAgain);
+    let settler = Arc::clone(&queue.settler);
+    let mut settings = WorkerSettings::default();
+    settings.max_held = 10;
+    let time = start(queue, Arc::new(Refusing), settings);
+    let is_delivered = || (settler.lapsed.load(Ordering::Acquire) == AGAIN - 1).then_some(());
+    assert!(time.run_until(Duration::from_secs(600), is_delivered).is_some(), "{settler:?}");
 }
