@@ -25,6 +25,8 @@ struct Notes {
     /// The numbers of the messages, by their ids.
     numbers: BTreeMap<String, usize>,
     deleted: BTreeSet<usize>,
+    /// How many requests to delete a message have no answer, by its id.
+    unanswered: BTreeMap<String, usize>,
 }
 
 impl Recorder {
@@ -61,11 +63,15 @@ async fn pass(client: TcpStream, target: SocketAddr, notes: &Mutex<Notes>) -> io
     let mut client = BufReader::new(client);
     let mut server = BufReader::new(TcpStream::connect(target).await?);
     while let Some((head, request)) = read(&mut client).await? {
+        let text = String::from_utf8_lossy(&head);
+        for id in deletes(&text, &request).into_values() {
+            *notes.lock().unanswered.entry(id).or_default() += 1;
+        }
         server.write_all(&head).await?;
         server.write_all(&request).await?;
         // Also if the client is gone: what the server does counts.
         let Some((answer_head, answer)) = read(&mut server).await? else { return Ok(()) };
-        note(&String::from_utf8_lossy(&head), &request, &answer, notes);
+        note(&text, &request, &answer, notes);
         client.write_all(&answer_head).await?;
         client.write_all(&answer).await?;
     }
@@ -90,25 +96,37 @@ async fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Option<(Vec<u8>, 
 }
 
 fn note(head: &str, request: &[u8], answer: &[u8], notes: &Mutex<Notes>) {
-    let (Ok(request), Ok(answer)) = (serde_json::from_slice::<Value>(request), serde_json::from_slice::<Value>(answer))
-    else {
-        return;
-    };
+    let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return };
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let mut notes = notes.lock();
     if head.contains("AmazonSQS.ReceiveMessage") {
         for message in list(&answer, "Messages") {
             let number = message["MessageAttributes"][NUMBER]["StringValue"].as_str().unwrap().parse().unwrap();
-            notes.numbers.insert(message["MessageId"].as_str().unwrap().to_owned(), number);
+            let id = message["MessageId"].as_str().unwrap().to_owned();
+            // It is there all the same.
+            notes.deleted.remove(&number);
+            notes.unanswered.remove(&id);
+            notes.numbers.insert(id, number);
         }
     }
-    if head.contains("AmazonSQS.DeleteMessageBatch") {
-        let done: Vec<Value> = list(&answer, "Successful").iter().map(|entry| entry["Id"].clone()).collect();
-        for entry in list(&request, "Entries").iter().filter(|entry| done.contains(&entry["Id"])) {
-            // The id of the message, a `#`, and the id of the receipt.
-            let id = entry["ReceiptHandle"].as_str().unwrap().split('#').next().unwrap();
-            let number = notes.numbers[id];
+    let done: Vec<Value> = list(&answer, "Successful").iter().map(|entry| entry["Id"].clone()).collect();
+    for (entry, id) in deletes(head, request) {
+        let unanswered = notes.unanswered.entry(id.clone()).or_default();
+        *unanswered = unanswered.saturating_sub(1);
+        // A server that is killed may have deleted it without an answer. It knows no receipt of it any more.
+        if *unanswered > 0 || done.contains(&Value::from(entry)) {
+            let number = notes.numbers[&id];
             notes.deleted.insert(number);
         }
     }
+}
+
+/// The ids of the messages that a request deletes, by those of its entries.
+fn deletes(head: &str, request: &[u8]) -> BTreeMap<String, String> {
+    let request: Value = serde_json::from_slice(request).unwrap_or_default();
+    let entries = request["Entries"].as_array().filter(|_| head.contains("AmazonSQS.DeleteMessageBatch"));
+    // The id of the message, a `#`, and the id of the receipt.
+    let id = |entry: &Value| entry["ReceiptHandle"].as_str().unwrap().split('#').next().unwrap().to_owned();
+    let ids = entries.into_iter().flatten().map(|entry| (entry["Id"].as_str().unwrap().to_owned(), id(entry)));
+    ids.collect()
 }
