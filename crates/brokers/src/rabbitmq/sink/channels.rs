@@ -17,7 +17,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::message::OutgoingMessage;
 use super::outcome;
-use super::unconfirmed::{DriverReply, ReplyFuture, ReplyWord, SendFuture, SentEvent, UnconfirmedEvents};
+use super::unconfirmed::{DriverReply, EventEnd, EventMarks, ReplyFuture, ReplyWord, SendFuture, UnconfirmedEvents};
 use crate::errors::not_applied;
 
 /// As many events are in flight on one channel. Each confirmation looks at all of them.
@@ -32,7 +32,8 @@ pub(super) struct LiveConnection {
 /// A channel on which the broker confirms events.
 pub(super) struct PublishChannel {
     channel: Channel,
-    /// After a restart of the broker, a channel may never confirm an event again that a new one gets confirmed at once.
+    /// After a restart of the broker or a rejection, a channel may never confirm an event again that a new one gets
+    /// confirmed at once. RabbitMQ 3.10 goes on to reject what a channel sends that began without a leader.
     is_silent: AtomicBool,
     /// Locked while an event is handed to the driver, whose numbers must have the order of the frames.
     unconfirmed: Mutex<UnconfirmedEvents>,
@@ -75,14 +76,14 @@ impl PublishChannel {
 
     /// Sends an event, and waits until its outcome is certain.
     pub(super) async fn publish(&self, event: &OutgoingEvent, message: OutgoingMessage, target: &str) -> Published {
-        let sent = SentEvent {
+        let sent = EventMarks {
             id: event.deduplication_id(),
             exchange: message.exchange.clone(),
             key: message.routing_key.clone(),
             size: event.payload.len(),
         };
         let mut sending = Some((sent, send(self.channel.clone(), event.payload.clone(), message)));
-        let mut place = EventPlace { events: &self.unconfirmed, number: None };
+        let mut place = UnconfirmedPlace { events: &self.unconfirmed, number: None };
         let end = poll_fn(|context| {
             let mut unconfirmed = self.unconfirmed.lock();
             if let Some((sent, sending)) = sending.take() {
@@ -90,7 +91,11 @@ impl PublishChannel {
             }
             unconfirmed.poll(place.number.unwrap_or_default(), context)
         });
-        outcome::of_end(end.await, target)
+        let end = end.await;
+        if matches!(end, EventEnd::NotConfirmed(_)) {
+            self.mark_silent();
+        }
+        outcome::of_end(end, target)
     }
 }
 
@@ -118,12 +123,12 @@ fn reply(confirmation: Confirmation) -> DriverReply {
 }
 
 /// The place of an event among the unconfirmed ones.
-struct EventPlace<'a> {
+struct UnconfirmedPlace<'a> {
     events: &'a Mutex<UnconfirmedEvents>,
     number: Option<u64>,
 }
 
-impl Drop for EventPlace<'_> {
+impl Drop for UnconfirmedPlace<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             self.events.lock().leave(number);

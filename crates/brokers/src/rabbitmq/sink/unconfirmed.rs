@@ -68,7 +68,7 @@ pub(super) enum EventEnd {
 
 /// What is known of an event beside its state.
 #[derive(Clone, Debug)]
-pub(super) struct SentEvent {
+pub(super) struct EventMarks {
     /// Its `message-id`.
     pub(super) id: String,
     pub(super) exchange: String,
@@ -86,7 +86,7 @@ enum EventState {
 }
 
 struct UnconfirmedEvent {
-    event: SentEvent,
+    event: EventMarks,
     state: EventState,
     /// Wakes the publication. None if it was given up, or has never waited.
     waker: Option<Waker>,
@@ -150,7 +150,7 @@ fn is_unsent(error: &lapin::Error) -> bool {
 
 impl UnconfirmedEvents {
     /// Adds an event. The caller polls it under the same lock: the driver's numbers must have the order of the frames.
-    pub(super) fn add(&mut self, event: SentEvent, sending: SendFuture) -> u64 {
+    pub(super) fn add(&mut self, event: EventMarks, sending: SendFuture) -> u64 {
         self.last += 1;
         let state = EventState::Sending(sending);
         self.sent.insert(self.last, UnconfirmedEvent { event, state, waker: None, is_returned: false, horizon: 0 });
@@ -252,7 +252,7 @@ impl UnconfirmedEvents {
     /// routing key, or the size.
     fn is_cause(&mut self, number: u64, error: &lapin::Error) -> bool {
         let said = error.to_string();
-        let is_meant = |event: &SentEvent| match code(error) {
+        let is_meant = |event: &EventMarks| match code(error) {
             Some(403 | 404) => {
                 let name = if event.exchange.is_empty() { DEFAULT_EXCHANGE } else { &event.exchange };
                 let is_of_key = !said.contains("access to topic '")

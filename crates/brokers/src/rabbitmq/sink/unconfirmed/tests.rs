@@ -22,7 +22,7 @@ impl Bench {
         let mut bench = Self::default();
         for (id, exchange, size) in events {
             let [id, exchange] = [*id, *exchange].map(str::to_owned);
-            let event = SentEvent { key: format!("key-{id}"), id, exchange, size: *size };
+            let event = EventMarks { key: format!("key-{id}"), id, exchange, size: *size };
             let answer: Arc<Mutex<Option<Answer>>> = Arc::default();
             let asked = Arc::clone(&answer);
             let reply = poll_fn(move |_| asked.lock().take().map_or(Poll::Pending, Poll::Ready));
@@ -113,7 +113,7 @@ fn two_returns_that_are_exchanged_count_for_both() {
 fn an_event_waits_for_no_event_that_was_sent_after_its_reply() {
     let mut bench = Bench::sent(&["a"]);
     bench.confirm(1, Some("gone"));
-    let later = SentEvent { id: "b".into(), exchange: "e".into(), key: "k".into(), size: 1 };
+    let later = EventMarks { id: "b".into(), exchange: "e".into(), key: "k".into(), size: 1 };
     assert_eq!(bench.look(1), "published");
     bench.events.add(later, pending().boxed());
     assert_eq!(bench.look(1), "published");
@@ -122,7 +122,7 @@ fn an_event_waits_for_no_event_that_was_sent_after_its_reply() {
 #[test]
 fn an_event_that_the_driver_still_sends_may_hide_a_return() {
     let mut bench = Bench::sent(&["a"]);
-    let hidden = SentEvent { id: "b".into(), exchange: "e".into(), key: "k".into(), size: 1 };
+    let hidden = EventMarks { id: "b".into(), exchange: "e".into(), key: "k".into(), size: 1 };
     let number = bench.events.add(hidden, pending().boxed());
     bench.confirm(1, None);
     assert_eq!(bench.look(1), "waits");
