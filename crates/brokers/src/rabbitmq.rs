@@ -203,10 +203,10 @@ impl RabbitMqSource {
             Some(error) => {
                 warn!(source = %name, %error, "the broker cannot be reached; what was not acknowledged arrives again");
             }
-            None => warn!(source = %name,
+            None => warn!(
                 source = %name,
-                "the broker has ended the consumer: its queue is gone, or moves, or a message was held for longer than the \
-                 consumer_timeout"
+                "the broker has ended the consumer: its queue is gone, or moves, or a message was held for longer than \
+                 the consumer_timeout"
             ),
         }
         self.settle.lose();
@@ -305,7 +305,7 @@ impl Source for RabbitMqSource {
         loop {
             self.receive_arrived().await?;
             if !self.has_stopped && self.step() == SourceStep::GiveBack {
-                info!(source = %self.name, "the worker pauses for long, or goes on after that; its messages go back to the queue");
+                info!(source = %self.name, "messages go back to the queue: the worker pauses for long, or goes on");
                 self.give_back();
             }
             if let Some(lane) = self.lost.take() {

@@ -8,14 +8,14 @@ use crate::rabbitmq::SaleQueue;
 
 /// A kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BrokerName {
+pub enum SinkBroker {
     /// A stream of JetStream, which recognizes repeated ids for a while.
     Nats,
     /// A quorum queue behind an exchange, with one active consumer.
     RabbitMq,
 }
 
-impl BrokerName {
+impl SinkBroker {
     /// All kinds.
     pub const ALL: [Self; 2] = [Self::Nats, Self::RabbitMq];
 
@@ -38,14 +38,14 @@ impl BrokerName {
 
 /// The broker that the relays publish to, and what its consumer has read.
 pub(crate) struct TorturedBroker {
-    place: EventPlace,
+    place: SalesPlace,
     read: Vec<EventCopy>,
     /// How many events the consumer had read at each purge.
     purged: Vec<usize>,
 }
 
 /// Where the events are.
-enum EventPlace {
+enum SalesPlace {
     Nats(NatsStream),
     RabbitMq(SaleQueue),
 }
@@ -66,10 +66,10 @@ pub(crate) struct EventCopy {
 }
 
 impl TorturedBroker {
-    pub(crate) async fn start(name: BrokerName) -> Result<Self> {
+    pub(crate) async fn start(name: SinkBroker) -> Result<Self> {
         let place = match name {
-            BrokerName::Nats => EventPlace::Nats(NatsStream::start().await?),
-            BrokerName::RabbitMq => EventPlace::RabbitMq(SaleQueue::start().await?),
+            SinkBroker::Nats => SalesPlace::Nats(NatsStream::start().await?),
+            SinkBroker::RabbitMq => SalesPlace::RabbitMq(SaleQueue::start().await?),
         };
         Ok(Self { place, read: Vec::new(), purged: Vec::new() })
     }
@@ -77,30 +77,30 @@ impl TorturedBroker {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         match &self.place {
-            EventPlace::Nats(stream) => stream.server.address(),
-            EventPlace::RabbitMq(queue) => queue.server.address(),
+            SalesPlace::Nats(stream) => stream.server.address(),
+            SalesPlace::RabbitMq(queue) => queue.server.address(),
         }
     }
 
     /// The URL of a sink that reaches it at this address.
     pub(crate) fn sink(&self, address: SocketAddr) -> String {
         match &self.place {
-            EventPlace::Nats(_) => format!("nats://{address}"),
-            EventPlace::RabbitMq(_) => SaleQueue::sink(address),
+            SalesPlace::Nats(_) => format!("nats://{address}"),
+            SalesPlace::RabbitMq(_) => SaleQueue::sink(address),
         }
     }
 
     pub(crate) fn kill(&self) {
         match &self.place {
-            EventPlace::Nats(stream) => stream.server.kill(),
-            EventPlace::RabbitMq(queue) => queue.server.kill(),
+            SalesPlace::Nats(stream) => stream.server.kill(),
+            SalesPlace::RabbitMq(queue) => queue.server.kill(),
         }
     }
 
     pub(crate) async fn restart(&self) -> Result<()> {
         match &self.place {
-            EventPlace::Nats(stream) => stream.server.restart().await?,
-            EventPlace::RabbitMq(queue) => queue.server.restart().await?,
+            SalesPlace::Nats(stream) => stream.server.restart().await?,
+            SalesPlace::RabbitMq(queue) => queue.server.restart().await?,
         }
         Ok(())
     }
@@ -108,16 +108,16 @@ impl TorturedBroker {
     /// Lets it recognize a repeated id for this long from now on, if it can.
     pub(crate) async fn recognize_repetitions(&self, window: Duration) -> Result<()> {
         match &self.place {
-            EventPlace::Nats(stream) => stream.recognize_repetitions(window).await,
-            EventPlace::RabbitMq(_) => Ok(()),
+            SalesPlace::Nats(stream) => stream.recognize_repetitions(window).await,
+            SalesPlace::RabbitMq(_) => Ok(()),
         }
     }
 
     /// Lets the consumer read everything, and removes that from the broker. What arrives meanwhile stays.
     pub(crate) async fn purge_what_is_read(&mut self) -> Result<()> {
         match &self.place {
-            EventPlace::Nats(stream) => stream.purge_what_is_read(&mut self.read).await?,
-            EventPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
+            SalesPlace::Nats(stream) => stream.purge_what_is_read(&mut self.read).await?,
+            SalesPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
         }
         self.purged.push(self.read.len());
         Ok(())
@@ -126,8 +126,8 @@ impl TorturedBroker {
     /// Lets the consumer read the rest.
     pub(crate) async fn into_arrivals(mut self) -> Result<StreamArrivals> {
         match &self.place {
-            EventPlace::Nats(stream) => stream.read(&mut self.read).await?,
-            EventPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
+            SalesPlace::Nats(stream) => stream.read(&mut self.read).await?,
+            SalesPlace::RabbitMq(queue) => queue.take(&mut self.read).await?,
         }
         Ok(StreamArrivals { copies: self.read, purged: self.purged })
     }

@@ -22,6 +22,6 @@ mod run;
 mod sale;
 mod writers;
 
-pub use broker::BrokerName;
+pub use broker::SinkBroker;
 pub use faults::RelayFault;
 pub use run::{RelayTortureOptions, RelayTortureResult, run};

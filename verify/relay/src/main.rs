@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult, SinkBroker};
 
 mod report;
 
@@ -40,7 +40,7 @@ impl RelayArguments {
             events: 5000,
             keys: 500,
             seed: 1,
-            broker: BrokerName::Nats,
+            broker: SinkBroker::Nats,
             faults: RelayFault::ALL.to_vec(),
             has_inbox: true,
             mutant: None,
@@ -55,7 +55,7 @@ impl RelayArguments {
                 "--seed" => options.seed = words.next()?.parse().ok()?,
                 "--broker" => {
                     let word = words.next()?;
-                    options.broker = BrokerName::ALL.into_iter().find(|name| name.word() == word)?;
+                    options.broker = SinkBroker::ALL.into_iter().find(|name| name.word() == word)?;
                 }
                 "--mutant" => options.mutant = Some(words.next()?.clone()),
                 "--report" => report = Some(words.next()?.into()),

@@ -1,14 +1,14 @@
 use std::fmt::Write;
 
-use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult, SinkBroker};
 
 /// The command that repeats a run.
 pub(crate) fn command(options: &RelayTortureOptions) -> String {
     let RelayTortureOptions { events, keys, seed, broker, has_inbox, .. } = options;
     let inbox = if *has_inbox { "" } else { " --without-inbox" };
     let broker = match broker {
-        BrokerName::Nats => String::new(),
-        BrokerName::RabbitMq => format!(" --broker {}", broker.word()),
+        SinkBroker::Nats => String::new(),
+        SinkBroker::RabbitMq => format!(" --broker {}", broker.word()),
     };
     format!("cargo xtask prove relay --events {events} --keys {keys} --seed {seed}{broker}{inbox}")
 }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio::try_join;
 
 use crate::audit::RelayAudit;
-use crate::broker::{BrokerName, TorturedBroker};
+use crate::broker::{SinkBroker, TorturedBroker};
 use crate::faults::{self, RelayFault};
 use crate::relays::Relays;
 use crate::sale::{FAULTS, Sale};
@@ -32,7 +32,7 @@ pub struct RelayTortureOptions {
     /// Decides the transactions and the faults.
     pub seed: u64,
     /// The kind of the broker.
-    pub broker: BrokerName,
+    pub broker: SinkBroker,
     /// Which faults happen.
     pub faults: Vec<RelayFault>,
     /// Whether the consumer remembers the ids of events. Without that the audit must fail.

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
-use hapax_relay_torture::{BrokerName, RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult, SinkBroker};
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 /// A run with all faults.
 fn options(events: u32) -> RelayTortureOptions {
     let faults = RelayFault::ALL.to_vec();
-    let broker = BrokerName::Nats;
+    let broker = SinkBroker::Nats;
     RelayTortureOptions { events, keys: events / 10, seed: 1, broker, faults, has_inbox: true, mutant: None }
 }
 
@@ -48,7 +48,7 @@ async fn with_the_inbox() {
 }
 
 async fn on_rabbitmq() {
-    let result = run(RelayTortureOptions { broker: BrokerName::RabbitMq, ..options(2000) }).await;
+    let result = run(RelayTortureOptions { broker: SinkBroker::RabbitMq, ..options(2000) }).await;
     assert_eq!(result.damages, Vec::<String>::new());
     assert!(result.committed > 1600, "{result:?}");
 }

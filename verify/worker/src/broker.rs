@@ -7,25 +7,25 @@ use crate::audit::count_finished;
 use crate::faults::SESSION;
 use crate::order::WorkerOrder;
 use crate::queue::TransferQueue;
-use crate::run::BrokerName;
+use crate::run::SourceBroker;
 use crate::topic::TransferTopic;
 
 /// The brokers of a run, and the topic or the queue there.
-pub(crate) enum TorturedBroker {
+pub(crate) enum WorkerBroker {
     Kafka { servers: Vec<KafkaServer>, topic: TransferTopic },
     RabbitMq { servers: Vec<RabbitMqServer>, queue: Box<TransferQueue> },
 }
 
 /// How far the workers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum WorkerProgress {
     /// Of each partition, the committed offset and the end.
     Offsets { committed: Vec<i64>, ends: Vec<i64> },
     /// Messages that no worker has, and transfers that are done.
     Queue { ready: u32, finished: usize },
 }
 
-impl Progress {
+impl WorkerProgress {
     /// Whether the workers have processed all of so many transfers.
     pub(crate) fn is_complete(&self, transfers: usize) -> bool {
         match self {
@@ -35,10 +35,10 @@ impl Progress {
     }
 }
 
-impl TorturedBroker {
-    pub(crate) async fn start(name: BrokerName, count: usize) -> Result<Self> {
+impl WorkerBroker {
+    pub(crate) async fn start(name: SourceBroker, count: usize) -> Result<Self> {
         Ok(match name {
-            BrokerName::Kafka => {
+            SourceBroker::Kafka => {
                 let servers = match count {
                     1 => vec![KafkaServer::start(&[]).await?],
                     count => KafkaServer::start_cluster(count).await?,
@@ -47,7 +47,7 @@ impl TorturedBroker {
                 let topic = TransferTopic::create(&hosts.join(","), servers.len().min(3)).await?;
                 Self::Kafka { servers, topic }
             }
-            BrokerName::RabbitMq => {
+            SourceBroker::RabbitMq => {
                 let servers = match count {
                     1 => vec![RabbitMqServer::start(&[]).await?],
                     count => RabbitMqServer::start_cluster(count).await?,
@@ -111,14 +111,14 @@ impl TorturedBroker {
     }
 
     /// An error while a broker is down.
-    pub(crate) async fn progress(&mut self, database: &PostgresServer) -> Result<Progress> {
+    pub(crate) async fn progress(&mut self, database: &PostgresServer) -> Result<WorkerProgress> {
         Ok(match self {
             Self::Kafka { topic, .. } => {
                 let (committed, ends) = block_in_place(|| Ok::<_, anyhow::Error>((topic.committed()?, topic.ends()?)))?;
-                Progress::Offsets { committed, ends }
+                WorkerProgress::Offsets { committed, ends }
             }
             Self::RabbitMq { queue, .. } => {
-                Progress::Queue { ready: queue.ready().await?, finished: count_finished(database).await? }
+                WorkerProgress::Queue { ready: queue.ready().await?, finished: count_finished(database).await? }
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Torture of the worker: four processes of `examples/worker-kafka` in one group of Kafka, or of
-//! `examples/worker-rabbitmq` on one queue, move money in PostgreSQL. Meanwhile they are killed, stopped and rebalanced,
-//! and the servers are killed. Then an audit compares the database with the journal of the producer.
+//! `examples/worker-rabbitmq` on one queue, move money in PostgreSQL. Meanwhile they are killed, stopped and
+//! rebalanced, and the servers are killed. Then an audit compares the database with the journal of the producer.
 //!
 //! ```text
 //! order.rs    the transfers, drawn from a seed
@@ -25,4 +25,4 @@ mod sending;
 mod topic;
 
 pub use faults::WorkerFault;
-pub use run::{BrokerName, WorkerTortureOptions, WorkerTortureResult, run};
+pub use run::{SourceBroker, WorkerTortureOptions, WorkerTortureResult, run};

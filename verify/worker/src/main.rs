@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use hapax_worker_torture::{BrokerName, WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{SourceBroker, WorkerTortureOptions, WorkerTortureResult};
 
 mod report;
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 
 impl WorkerArguments {
     fn read(words: &[String]) -> Option<Self> {
-        let broker = BrokerName::Kafka;
+        let broker = SourceBroker::Kafka;
         let mut options = WorkerTortureOptions { transfers: 3000, seed: 1, has_ledger: true, broker, brokers: 3 };
         let (mut report, mut commit) = (None, String::new());
         let mut words = words.iter();
@@ -47,7 +47,7 @@ impl WorkerArguments {
                 "--seed" => options.seed = words.next()?.parse().ok()?,
                 "--broker" => {
                     let word = words.next()?;
-                    options.broker = BrokerName::ALL.into_iter().find(|name| name.word() == word)?;
+                    options.broker = SourceBroker::ALL.into_iter().find(|name| name.word() == word)?;
                 }
                 "--brokers" => options.brokers = words.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--report" => report = Some(words.next()?.into()),

@@ -3,9 +3,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
-use lapin::publisher_confirm::PublisherConfirm;
+
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm};
 use tokio::time::{sleep, timeout};
 
 use crate::order::WorkerOrder;

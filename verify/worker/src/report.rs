@@ -1,14 +1,14 @@
 use std::fmt::Write;
 
-use hapax_worker_torture::{BrokerName, WorkerFault, WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{SourceBroker, WorkerFault, WorkerTortureOptions, WorkerTortureResult};
 
 /// The command that repeats a run.
 pub(crate) fn command(options: &WorkerTortureOptions) -> String {
     let WorkerTortureOptions { transfers, seed, has_ledger, broker, brokers } = options;
     let ledger = if *has_ledger { "" } else { " --without-ledger" };
     let broker = match broker {
-        BrokerName::Kafka => String::new(),
-        BrokerName::RabbitMq => format!("--broker {} ", broker.word()),
+        SourceBroker::Kafka => String::new(),
+        SourceBroker::RabbitMq => format!("--broker {} ", broker.word()),
     };
     format!("cargo xtask prove worker --transfers {transfers} --seed {seed} {broker}--brokers {brokers}{ledger}")
 }
@@ -17,8 +17,8 @@ pub(crate) fn command(options: &WorkerTortureOptions) -> String {
 pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &WorkerTortureResult) -> String {
     let ledger = if options.has_ledger { "with a ledger" } else { "without a ledger" };
     let broker = match options.broker {
-        BrokerName::Kafka => "Kafka",
-        BrokerName::RabbitMq => "RabbitMQ",
+        SourceBroker::Kafka => "Kafka",
+        SourceBroker::RabbitMq => "RabbitMQ",
     };
     let heading = format!("## Workers on {broker} and PostgreSQL, {ledger}");
     let mut text = format!("{heading}\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));

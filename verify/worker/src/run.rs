@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::audit::{AuditScope, WorkerAudit, finished};
-use crate::broker::{Progress, TorturedBroker};
+use crate::broker::{WorkerBroker, WorkerProgress};
 use crate::faults::{self, WorkerFault};
 use crate::members::Members;
 use crate::order::{ACCOUNTS, BALANCE, FAULTS, WorkerOrder};
@@ -21,14 +21,14 @@ const STALLED: Duration = Duration::from_secs(180);
 
 /// A kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BrokerName {
+pub enum SourceBroker {
     /// A topic with eight partitions, for one group.
     Kafka,
     /// A quorum queue, which all workers read at the same time.
     RabbitMq,
 }
 
-impl BrokerName {
+impl SourceBroker {
     /// All kinds.
     pub const ALL: [Self; 2] = [Self::Kafka, Self::RabbitMq];
 
@@ -51,7 +51,7 @@ pub struct WorkerTortureOptions {
     /// Whether the workers have a ledger. Without one the audit must fail.
     pub has_ledger: bool,
     /// The kind of the brokers.
-    pub broker: BrokerName,
+    pub broker: SourceBroker,
     /// The number of brokers.
     pub brokers: usize,
 }
@@ -82,7 +82,7 @@ pub struct WorkerTortureResult {
 /// A running world. Everything ends when it is dropped.
 pub(crate) struct WorkerWorld {
     pub(crate) members: Members,
-    pub(crate) broker: TorturedBroker,
+    pub(crate) broker: WorkerBroker,
     pub(crate) sending: SendPlan,
     pub(crate) database: PostgresServer,
     pub(crate) ended_badly: u32,
@@ -145,7 +145,7 @@ fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
 
 impl WorkerWorld {
     async fn start(options: &WorkerTortureOptions, folder: &Path) -> Result<Self> {
-        let mut broker = TorturedBroker::start(options.broker, options.brokers).await?;
+        let mut broker = WorkerBroker::start(options.broker, options.brokers).await?;
         let database = PostgresServer::start(PostgresServerOptions::new()).await?;
         let client = database.client().await?;
         client.batch_execute(include_str!("../../../examples/worker-kafka/bank.sql")).await?;
@@ -186,7 +186,7 @@ impl WorkerWorld {
     /// Checks that every message below a committed offset has its effect. The workers stand still meanwhile. A queue
     /// has no offsets.
     async fn check_offsets(&mut self, orders: &[WorkerOrder]) -> Result<()> {
-        let TorturedBroker::Kafka { topic, .. } = &mut self.broker else { return Ok(()) };
+        let WorkerBroker::Kafka { topic, .. } = &mut self.broker else { return Ok(()) };
         self.members.signal_all(Signal::STOP);
         let committed = block_in_place(|| topic.committed());
         let finished = finished(&self.database).await;
@@ -213,7 +213,7 @@ impl WorkerWorld {
 
     /// Waits until the workers have processed everything that was sent.
     pub(crate) async fn wait_until_processed(&mut self) -> Result<()> {
-        let (mut last, mut changed) = (None::<Progress>, Instant::now());
+        let (mut last, mut changed) = (None::<WorkerProgress>, Instant::now());
         loop {
             if let Ok(progress) = self.broker.progress(&self.database).await {
                 if progress.is_complete(self.sending.transfers()) {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::broker::TorturedBroker;
+use crate::broker::WorkerBroker;
 use crate::order::WorkerOrder;
 
 /// What the producer has sent, and what it has to send again.
@@ -18,7 +18,7 @@ impl SendPlan {
     /// Sends the transfers before this number, and the copies that are due.
     pub(crate) async fn send_until(
         &mut self,
-        broker: &mut TorturedBroker,
+        broker: &mut WorkerBroker,
         orders: &[WorkerOrder],
         end: u32,
     ) -> Result<()> {
@@ -37,7 +37,7 @@ impl SendPlan {
     /// Sends the copies that are due by this transfer.
     pub(crate) async fn send_copies(
         &mut self,
-        broker: &mut TorturedBroker,
+        broker: &mut WorkerBroker,
         orders: &[WorkerOrder],
         until: u32,
     ) -> Result<()> {
@@ -49,7 +49,7 @@ impl SendPlan {
         Ok(())
     }
 
-    async fn send(&mut self, broker: &mut TorturedBroker, order: &WorkerOrder) -> Result<()> {
+    async fn send(&mut self, broker: &mut WorkerBroker, order: &WorkerOrder) -> Result<()> {
         broker.send(order).await?;
         self.sent += 1;
         Ok(())

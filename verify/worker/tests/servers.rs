@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use hapax_testkit::servers;
-use hapax_worker_torture::{BrokerName, WorkerFault, WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{SourceBroker, WorkerFault, WorkerTortureOptions, WorkerTortureResult};
 
 fn main() -> ExitCode {
     // A run needs both servers.
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     ])
 }
 
-async fn run(broker: BrokerName, transfers: u32, seed: u64, has_ledger: bool) -> WorkerTortureResult {
+async fn run(broker: SourceBroker, transfers: u32, seed: u64, has_ledger: bool) -> WorkerTortureResult {
     let folder = tempfile::tempdir().unwrap();
     let options = WorkerTortureOptions { transfers, seed, has_ledger, broker, brokers: 1 };
     let result = hapax_worker_torture::run(options, folder.path()).await.unwrap();
@@ -34,15 +34,15 @@ async fn run(broker: BrokerName, transfers: u32, seed: u64, has_ledger: bool) ->
 }
 
 async fn on_kafka() {
-    let result = with_the_ledger(BrokerName::Kafka).await;
+    let result = with_the_ledger(SourceBroker::Kafka).await;
     assert!(result.offset_checks > 0, "{result:?}");
 }
 
 async fn on_rabbitmq() {
-    with_the_ledger(BrokerName::RabbitMq).await;
+    with_the_ledger(SourceBroker::RabbitMq).await;
 }
 
-async fn with_the_ledger(broker: BrokerName) -> WorkerTortureResult {
+async fn with_the_ledger(broker: SourceBroker) -> WorkerTortureResult {
     let result = run(broker, 2000, 1, true).await;
     assert_eq!(result.damages, Vec::<String>::new());
     assert_eq!(result.faults.keys().copied().collect::<Vec<_>>(), WorkerFault::ALL, "{result:?}");
@@ -51,14 +51,14 @@ async fn with_the_ledger(broker: BrokerName) -> WorkerTortureResult {
 }
 
 async fn without_the_ledger_on_kafka() {
-    without_the_ledger(BrokerName::Kafka).await;
+    without_the_ledger(SourceBroker::Kafka).await;
 }
 
 async fn without_the_ledger_on_rabbitmq() {
-    without_the_ledger(BrokerName::RabbitMq).await;
+    without_the_ledger(SourceBroker::RabbitMq).await;
 }
 
-async fn without_the_ledger(broker: BrokerName) {
+async fn without_the_ledger(broker: SourceBroker) {
     // On a slow machine the faults of one run may meet no message that was processed.
     for seed in 1..=4 {
         if run(broker, 300, seed, false).await.duplicates > 0 {

@@ -33,7 +33,7 @@ const PREFETCH: u16 = 2_000;
 
 /// Batches from a quorum queue, beside a loop that reads one with the driver alone.
 pub(super) fn batches(servers: &Rc<Servers>) -> Subject {
-    let queues = Rc::new(Queues { servers: Rc::clone(servers), server: OnceCell::new(), created: Cell::new(0) });
+    let queues = Rc::new(QuorumQueues { servers: Rc::clone(servers), server: OnceCell::new(), created: Cell::new(0) });
     Subject {
         name: "worker, RabbitMQ to PostgreSQL, batches",
         what: "an insert with its row of the ledger, 256 to a transaction, 4 transactions at once; a quorum queue",
@@ -47,14 +47,14 @@ pub(super) fn batches(servers: &Rc<Servers>) -> Subject {
 }
 
 /// A server, with a queue for each measurement.
-struct Queues {
+struct QuorumQueues {
     servers: Rc<Servers>,
     /// Started by the first measurement.
     server: OnceCell<RabbitMqServer>,
     created: Cell<usize>,
 }
 
-impl Queues {
+impl QuorumQueues {
     fn server(&self) -> anyhow::Result<&RabbitMqServer> {
         if self.server.get().is_none() {
             unpack("rabbitmq")?;

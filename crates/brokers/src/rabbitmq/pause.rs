@@ -61,7 +61,9 @@ impl WorkerPauses {
             (None, Some(channel)) if !channel.is_probe => return SourceStep::Consume { until: None }, // W2
             (Some(pause), None) if now < pause.until => return SourceStep::Rest { until: pause.until }, // W3
             (Some(_), None) => return SourceStep::Open { is_probe: true }, // W4
-            (Some(pause), Some(channel)) if !channel.is_probe && now < pause.until => pause.since + self.timeout / 10, // W5
+            (Some(pause), Some(channel)) if !channel.is_probe && now < pause.until => {
+                pause.since + self.timeout / 10 // W5
+            }
             // A job that was tried after the pause may run for longer.
             (Some(pause), Some(channel)) if !channel.is_probe => pause.since + self.timeout / 2, // W6
             (Some(_), Some(channel)) => channel.at + self.timeout / 2,                           // W7

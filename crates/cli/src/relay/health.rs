@@ -163,7 +163,8 @@ mod tests {
         assert!(page.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{page}");
     }
 
-    /// A sink with one finding at its first two checks. It cannot be reached for the third one, and has no finding then.
+    /// A sink with one finding at its first two checks. It cannot be reached for the third one, and has no finding
+    /// then.
     #[derive(Debug)]
     struct TestSink {
         name: Arc<str>,

@@ -48,8 +48,8 @@ pub trait Source: fmt::Debug + Send + 'static {
     /// Safe to drop.
     async fn stop_reading(&mut self) {}
 
-    /// Notes the pause of the worker, which starts nothing meanwhile. None: it does not pause. The worker calls it before
-    /// each call of [`Source::next`].
+    /// Notes the pause of the worker, which starts nothing meanwhile. None: it does not pause. The worker calls it
+    /// before each call of [`Source::next`].
     ///
     /// Does nothing unless a broker limits how long a worker may hold messages. Such a source gives them back during a
     /// long pause, reports their lanes as [lost](Event::Lost), and takes nothing until the pause ends.
@@ -74,8 +74,8 @@ pub struct Room {
     pub closed: Arc<BTreeSet<Lane>>,
 }
 
-/// A pause of a worker, on the boot-time clock of its runtime. A pause that begins before a job has ended otherwise goes
-/// on the one before.
+/// A pause of a worker, on the boot-time clock of its runtime. A pause that begins before a job has ended otherwise
+/// continues the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// When the first of these pauses began.

@@ -172,8 +172,8 @@ impl<A: Answer> Batch<A> {
         !slice.is_read && (is_later_try || self.copies.are_likely() || is_redelivered())
     }
 
-    /// Gives the calls their results that have a row, from what a read before the transaction has found for each call of
-    /// the slice. The others run in a transaction. `random` is as for [`ended`](Self::ended).
+    /// Gives the calls their results that have a row, from what a read before the transaction has found for each call
+    /// of the slice. The others run in a transaction. `random` is as for [`ended`](Self::ended).
     pub fn found(&mut self, slice: Slice, found: Result<Vec<FoundRow>, Fault>, random: u32) {
         let found = match found {
             Ok(found) => found,

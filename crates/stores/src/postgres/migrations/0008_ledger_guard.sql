@@ -228,9 +228,9 @@ $$;
 -- Claims an operation in a transaction of a service, and returns what it found: `locked`, because another transaction
 -- holds the lock of the operation; `busy`, the same under SERIALIZABLE, where a search for a row that is not there yet
 -- can undo one of the two transactions (40001); `claimed`; `open`, if this transaction has claimed it before and not
--- finished it; `ended`, if it has a row or is dead. Under a stricter level than READ COMMITTED, the snapshot may be older than the
--- row of a twin, which only an insertion finds (40001); and a search would lock a page of the key for everybody. So a
--- row is inserted first, and undone.
+-- finished it; `ended`, if it has a row or is dead. Under a stricter level than READ COMMITTED, the snapshot may be
+-- older than the row of a twin, which only an insertion finds (40001); and a search would lock a page of the key for
+-- everybody. So a row is inserted first, and undone.
 create function hapax_claim_own(namespace text, operation uuid, rule smallint, fingerprint bytea) returns text
 language plpgsql volatile parallel unsafe
 set search_path = pg_catalog, pg_temp

@@ -87,8 +87,8 @@ impl UnansweredCall<'_> {
         rows
     }
 
-    /// Prepares these statements, each with the types of its parameters, all at once. If one fails, the connection keeps
-    /// none of them.
+    /// Prepares these statements, each with the types of its parameters, all at once. If one fails, the connection
+    /// keeps none of them.
     ///
     /// # Cancel safety
     /// As [`ConnectionPool::query`].
