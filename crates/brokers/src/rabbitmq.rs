@@ -156,7 +156,7 @@ impl RabbitMqSource {
         Ok(())
     }
 
-    /// Keeps what the consumer gave.
+    /// Keeps a delivery of the consumer, or notes that the channel or the consumer has ended.
     fn receive(&mut self, arrived: ConsumerItem) -> Result<()> {
         match arrived {
             Some(Ok(delivery)) => self.keep(delivery),

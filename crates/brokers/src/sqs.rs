@@ -136,10 +136,10 @@ impl SqsSource {
         })
     }
 
-    /// Keeps what a request has brought.
+    /// Keeps the messages of a request.
     ///
     /// # Errors
-    /// Why it brought nothing.
+    /// The failure of the request, which brought no message.
     fn receive(&mut self, polled: Polled) -> Result<()> {
         let (messages, at) = polled?;
         // What arrives now is not behind those that have ended.

@@ -160,7 +160,7 @@ async fn receive(arriving: &mut Consumer, begun: &mut Option<Instant>) -> anyhow
     Ok(received)
 }
 
-/// What arrives within the time that a worker lets messages wait for others.
+/// The next message, if it arrives within the time that a worker lets messages wait for others.
 async fn soon(arriving: &mut Consumer) -> Option<Option<lapin::Result<Delivery>>> {
     match arriving.next().now_or_never() {
         Some(next) => Some(next),

@@ -1,10 +1,10 @@
-//! What the source does while its worker pauses, pure. The rows are numbered in `pauses.md`.
+//! The rules for a source whose worker pauses, pure. The rows are numbered in `pauses.md`.
 
 use std::time::Duration;
 
 use hapax_core::broker::Pause;
 
-/// What the source does next.
+/// The next step of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourceStep {
     /// Wait for messages, until the time at which to look again.
@@ -54,7 +54,7 @@ impl WorkerPauses {
         self.present.is_none()
     }
 
-    /// Decides what the source does next.
+    /// Decides the next step of the source.
     pub(super) fn step(&self, channel: Option<OpenedChannel>, now: Duration) -> SourceStep {
         let due = match (self.present, channel) {
             (None, None) => return SourceStep::Open { is_probe: false }, // W1

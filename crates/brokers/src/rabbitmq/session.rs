@@ -15,7 +15,7 @@ use super::connect::{self, PATIENCE, code, find_again};
 use super::pause::OpenedChannel;
 use crate::errors::{not_applied, unusable};
 
-/// What a consumer gives next: a delivery, the end of its channel, or its own end.
+/// The next item of a consumer: a delivery, the end of its channel, or its own end.
 pub(super) type ConsumerItem = Option<Result<lapin::message::Delivery, lapin::Error>>;
 
 /// A consumer of a queue.
@@ -28,7 +28,7 @@ pub(super) struct QueueSession {
     pub(super) opened: OpenedChannel,
 }
 
-/// What is needed to consume.
+/// The parts of which a session is made.
 pub(super) struct SessionStart {
     pub(super) url: Arc<RabbitMqUrl>,
     /// The host to begin with.

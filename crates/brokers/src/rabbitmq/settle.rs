@@ -31,7 +31,7 @@ pub(super) struct RabbitMqSettle {
 struct SettleState {
     /// Of the present channel. The ones before have ended, and their deliveries arrive again.
     generation: u64,
-    /// What is not settled yet, by its tag.
+    /// The deliveries that are not settled, by their tags.
     open: BTreeMap<u64, Acker>,
     connection: Option<Arc<Connection>>,
     is_closed: bool,
@@ -75,7 +75,7 @@ impl RabbitMqSettle {
         state.connection = None;
     }
 
-    /// What settles this delivery. None if it is settled, or its channel has ended.
+    /// The driver's handle to settle this delivery. None if it is settled, or its channel has ended.
     fn take(&self, id: &DeliveryId) -> Result<Option<Acker>> {
         let mut state = self.state.lock();
         if state.is_closed {

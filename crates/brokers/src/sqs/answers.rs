@@ -1,4 +1,4 @@
-//! What an answer of SQS means. Pure; answers.md has the numbered rows.
+//! The meaning of an answer of SQS. Pure; answers.md has the numbered rows.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -51,14 +51,14 @@ impl CallFailure {
         Self { meaning, code, what }
     }
 
-    /// What became of an entry with this code.
+    /// The outcome of an entry with this code.
     pub(super) fn of_code(code: &str, message: &str) -> Self {
         let code = plain(AwsRefusal::short_code(code));
         let what = format!("SQS refused it: {code}: {message}");
         Self { meaning: meaning_of(code), code: code.to_owned(), what }
     }
 
-    /// What became of an entry that the answer leaves out.
+    /// The outcome of an entry that the answer leaves out.
     pub(super) fn without_result() -> Self {
         let what = "the answer of SQS leaves it out".to_owned();
         Self { meaning: FailureMeaning::Unclear, code: String::new(), what } // A10

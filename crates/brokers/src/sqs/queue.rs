@@ -129,7 +129,7 @@ pub(super) struct Queue {
     url: Arc<str>,
 }
 
-/// What is asked for at once.
+/// A request for messages.
 #[derive(Debug)]
 pub(super) struct ReceiveRequest {
     pub(super) count: usize,
@@ -257,7 +257,7 @@ pub(super) struct SentMessage {
     pub(super) message_deduplication_id: Option<String>,
 }
 
-/// What became of the entries of a batch.
+/// The outcomes of the entries of a batch.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct BatchAnswer {
@@ -286,7 +286,7 @@ struct FailedEntry {
 }
 
 impl BatchAnswer {
-    /// What became of each of so many entries: the id of its message, where it has one.
+    /// The outcome of each of so many entries: the id of its message, where it has one.
     pub(super) fn results(self, count: usize) -> Vec<Called<String>> {
         let mut results: Vec<Called<String>> = (0..count).map(|_| Err(CallFailure::without_result())).collect();
         let place = |id: &str| id.parse::<usize>().ok().filter(|place| *place < count);

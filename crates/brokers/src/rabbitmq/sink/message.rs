@@ -8,7 +8,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use super::RabbitMqSinkConfig;
 use crate::rabbitmq::url::SHORT;
 
-/// What a frame has beside the properties: its own head and end, the class, the size of the body and the flags.
+/// The bytes of a frame beside the properties: its own head and end, the class, the size of the body and the flags.
 const FRAME: usize = 8 + 14;
 
 /// More queues for a message, if they are lists.

@@ -66,7 +66,7 @@ pub(super) enum EventEnd {
     Unclear,
 }
 
-/// What is known of an event beside its state.
+/// The marks of an event by which the words of the broker name it.
 #[derive(Clone, Debug)]
 pub(super) struct EventMarks {
     /// Its `message-id`.
