@@ -88,8 +88,19 @@ pub(crate) async fn a_topic_that_was_created_again_after_restarts_of_the_broker_
     renewed.create(1).await;
     renewed.with_another_producer().send(1000..1050, 1);
     kept.send(4..14, 1);
-    let arrived = arrivals(&mut source, 60).await;
-    assert_eq!(of_topic(&arrived, "renewed"), numbers(1000..1050));
-    assert_eq!(of_topic(&arrived, "kept"), numbers(4..14));
+    // Offsets are committed every second, so the last messages before that may arrive again.
+    let mut seen: BTreeSet<(String, String)> = numbers(0..4)
+        .into_iter()
+        .flat_map(|number| ["kept", "renewed"].map(|topic| (topic.to_owned(), number.clone())))
+        .collect();
+    let mut first = Vec::new();
+    while first.len() < 60 {
+        let arrived = arrivals(&mut source, 1).await.remove(0);
+        if seen.insert(arrived.clone()) {
+            first.push(arrived);
+        }
+    }
+    assert_eq!(of_topic(&first, "renewed"), numbers(1000..1050));
+    assert_eq!(of_topic(&first, "kept"), numbers(4..14));
     assert!(is_quiet(&mut source, Duration::from_secs(1)).await, "a message arrives twice");
 }
