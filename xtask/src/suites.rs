@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::timing::TestOrder;
+use crate::timing::{TestOrder, processor_time_of};
 
 /// A test binary, and the package that it tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub(crate) struct SuiteOutput {
     pub(crate) ended_well: bool,
     pub(crate) text: String,
     pub(crate) took: Vec<(Duration, String)>,
+    /// The target and the folder of its package.
+    pub(crate) name: String,
+    /// The time that the processors spent on it. Servers that it does not wait for do not count.
+    pub(crate) processors: Option<Duration>,
 }
 
 /// Folders whose tests start servers and processes, and wait for them. Two cores have room for another binary beside.
@@ -93,7 +97,9 @@ impl TestBinary {
             text += &printed;
             line.clear();
         }
-        Ok(SuiteOutput { ended_well: child.wait()?.success(), text, took: order.took() })
+        let processors = processor_time_of(child.id());
+        let ended_well = child.wait()?.success();
+        Ok(SuiteOutput { ended_well, text, took: order.took(), name: String::new(), processors })
     }
 }
 
@@ -139,7 +145,8 @@ impl SuiteRunner<'_> {
 
     fn run_one(&self, binary: &TestBinary) -> SuiteOutput {
         let folder = binary.folder.strip_prefix(self.root).unwrap_or(&binary.folder).display();
-        println!("begins: {} of {folder}", binary.target);
+        let name = format!("{} of {folder}", binary.target);
+        println!("begins: {name}");
         let begun = Instant::now();
         let mut output = binary.run(self).unwrap_or_else(|error| {
             println!("cannot run {}: {error}", binary.program.display());
@@ -148,6 +155,7 @@ impl SuiteRunner<'_> {
         for (_, test) in &mut output.took {
             *test = format!("{folder}: {test}");
         }
+        output.name = name;
         let (seconds, program) = (begun.elapsed().as_secs_f64(), binary.program.display());
         // In one piece, or lines of the other lane would be among them.
         print!("\n$ (cd {folder} && {program})\n{}  {seconds:.1} s\n", output.text);

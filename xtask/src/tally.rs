@@ -3,6 +3,9 @@
 //! Counts come from the `test result:` lines, names and reasons from the `test ...` lines. libtest writes
 //! `ignored, reason`; libtest-mimic pads the name and writes `ignored (reason)`.
 
+/// The summary shows so many lines of the output of a failed test.
+const SHOWN: usize = 20;
+
 /// The counts of all test binaries and doctests together.
 #[derive(Debug, Default)]
 pub(crate) struct TestTally {
@@ -13,8 +16,17 @@ pub(crate) struct TestTally {
     begun: u64,
     /// Suites that printed a `test result:`.
     ended: u64,
-    failures: Vec<String>,
+    failures: Vec<FailedTest>,
+    /// The failed test whose output is being read.
+    described: Option<usize>,
     skips: Vec<IgnoredTest>,
+}
+
+#[derive(Debug)]
+struct FailedTest {
+    test: String,
+    /// The beginning of its output.
+    output: Vec<String>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -51,7 +63,7 @@ impl TestTally {
         }
     }
 
-    /// One line for each ignored test, with the reason, and then one for each failed test.
+    /// One line for each ignored test, with the reason, and then the failed tests.
     pub(crate) fn details(&self) -> String {
         let mut details = String::new();
         for IgnoredTest { test, reason } in &self.skips {
@@ -60,12 +72,16 @@ impl TestTally {
         details + &self.failures()
     }
 
-    /// One line for each failed test.
+    /// One line for each failed test, and the beginning of its output.
     fn failures(&self) -> String {
-        self.failures.iter().map(|test| format!("failed: {test}\n")).collect()
+        let show = |FailedTest { test, output }: &FailedTest| {
+            let output: String = output.iter().map(|line| format!("    {line}\n")).collect();
+            format!("failed: {test}\n{output}")
+        };
+        self.failures.iter().map(show).collect()
     }
 
-    /// The end of the output: a line for each reason, then one for each failed test, and the counts.
+    /// The end of the output: a line for each reason, then the failed tests, and the counts.
     pub(crate) fn summary(&self) -> String {
         let Self { passed, failed, ignored, .. } = self;
         let ignored_for = |(count, reason)| format!("{count} ignored: {reason}\n");
@@ -94,6 +110,7 @@ impl TestTally {
 
     fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
+            self.described = None;
             self.ended += 1;
             self.passed += count(result, "passed");
             self.failed += count(result, "failed");
@@ -102,12 +119,29 @@ impl TestTally {
             self.begun += 1;
         } else if let Some((test, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             self.read_outcome(test.trim_end(), outcome);
+        } else {
+            self.read_output(line);
+        }
+    }
+
+    /// Keeps the output of failed tests, which a harness prints behind `---- name stdout ----` or `---- name ----`.
+    fn read_output(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" ----")) {
+            let name = name.strip_suffix(" stdout").unwrap_or(name);
+            self.described = self.failures.iter().rposition(|failure| failure.test == name);
+        } else if line == "failures:" {
+            self.described = None;
+        } else if let Some(failure) = self.described.and_then(|described| self.failures.get_mut(described))
+            && failure.output.len() < SHOWN
+            && !line.trim().is_empty()
+        {
+            failure.output.push(line.to_owned());
         }
     }
 
     fn read_outcome(&mut self, test: &str, outcome: &str) {
         if outcome.starts_with("FAILED") {
-            self.failures.push(test.to_owned());
+            self.failures.push(FailedTest { test: test.to_owned(), output: Vec::new() });
         } else if let Some(rest) = outcome.strip_prefix("ignored") {
             self.skips.push(IgnoredTest { test: test.to_owned(), reason: reason(rest) });
         }
@@ -230,7 +264,16 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn the_failures_stand_before_the_counts() {
-        assert_eq!(tally(FAILING).summary(), "failed: gate::replays\ntests: 1 passed, 1 failed, 0 ignored");
+        let expected = "failed: gate::replays\n    assertion failed\ntests: 1 passed, 1 failed, 0 ignored";
+        assert_eq!(tally(FAILING).summary(), expected);
+        let mimic = FAILING.replace(" stdout ----", " ----");
+        assert_eq!(tally(&mimic).summary(), expected);
+    }
+
+    #[test]
+    fn the_output_of_a_failed_test_is_cut() {
+        let long = FAILING.replace("assertion failed\n", &"said\n".repeat(100));
+        assert_eq!(tally(&long).summary().lines().count(), 1 + SHOWN + 1);
     }
 
     #[test]
@@ -274,7 +317,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_failed_test_fails_the_run_and_is_named() {
         assert_eq!(tally(FAILING).verdict(false), Err("1 test failed".to_owned()));
-        assert_eq!(tally(FAILING).details(), "failed: gate::replays\n");
+        assert_eq!(tally(FAILING).details(), "failed: gate::replays\n    assertion failed\n");
     }
 
     #[test]

@@ -199,8 +199,10 @@ impl TestRun<'_> {
 
     /// Prints what took longest.
     fn show_times(&self, suites: Vec<SuiteOutput>) {
-        print!("{}", slowest("tests", suites.into_iter().flat_map(|suite| suite.took).collect()));
-        print!("{}", slowest("steps", self.steps.take()));
+        let busiest = suites.iter().filter_map(|suite| Some((suite.processors?, suite.name.clone())));
+        print!("{}", slowest("most processor time", busiest.collect()));
+        print!("{}", slowest("slowest tests", suites.into_iter().flat_map(|suite| suite.took).collect()));
+        print!("{}", slowest("slowest steps", self.steps.take()));
         if let Some(time) = processor_time() {
             println!("processors: {:.1} minutes", time.as_secs_f64() / 60.0);
         }

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Finds out how long each test of a binary takes. A test harness prints a line when a test ends, and none when it
 /// begins; but it begins its tests in the order of its list, the next one whenever one ends.
@@ -58,7 +59,7 @@ pub(crate) fn slowest(what: &str, mut took: Vec<(Duration, String)>) -> String {
     took.sort_by(|one, other| other.cmp(one));
     let lines: Vec<String> =
         took.iter().take(10).map(|(time, name)| format!("  {:>7.1} s  {name}\n", time.as_secs_f64())).collect();
-    format!("slowest {what}:\n{}", lines.concat())
+    format!("{what}:\n{}", lines.concat())
 }
 
 /// The time that the processors spent on ended children of this process, and on theirs. None where the system does not
@@ -67,13 +68,32 @@ pub(crate) fn processor_time() -> Option<Duration> {
     time_of_children(&fs::read_to_string("/proc/self/stat").ok()?)
 }
 
+/// The time that the processors spent on this process and on its ended children, once it has ended but nobody has waited
+/// for it. None where the system does not tell.
+pub(crate) fn processor_time_of(process: u32) -> Option<Duration> {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let has_ended = stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('Z'));
+        if has_ended || Instant::now() > until {
+            return Some(time_at(&stat, 11)? + time_at(&stat, 13)?);
+        }
+        thread::sleep(TICK);
+    }
+}
+
 /// Linux counts in hundredths of a second for every program.
 const TICK: Duration = Duration::from_millis(10);
 
 fn time_of_children(stat: &str) -> Option<Duration> {
+    time_at(stat, 13)
+}
+
+/// The sum of two fields, the first of which is this one behind the name.
+fn time_at(stat: &str, field: usize) -> Option<Duration> {
     // The name of the program, in brackets, may contain blanks.
     let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ').skip(13).map(|field| field.parse::<u32>().ok());
+    let mut fields = fields.split(' ').skip(field).map(|field| field.parse::<u32>().ok());
     Some(TICK * (fields.next()?? + fields.next()??))
 }
 
@@ -100,7 +120,7 @@ mod tests {
     #[test]
     fn the_slowest_are_first_and_ten() {
         let took = (1..=12).map(|seconds| (after(seconds), format!("t{seconds}"))).collect();
-        let shown = slowest("tests", took);
+        let shown = slowest("slowest tests", took);
         assert_eq!(shown.lines().count(), 11);
         assert!(shown.starts_with("slowest tests:\n     12.0 s  t12\n") && !shown.contains("t2\n"), "{shown}");
     }
