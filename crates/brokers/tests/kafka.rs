@@ -189,6 +189,7 @@ async fn connect(url: &KafkaUrl) -> KafkaSource {
             // A new topic has no leader for a moment.
             Err(error) => assert!(begun.elapsed() < DEADLINE, "{error:?}"),
         }
+        hapax_testkit::pause().await;
     }
 }
 
@@ -264,6 +265,7 @@ async fn only_what_is_settled_is_committed_and_the_rest_arrives_again() {
     let begun = Instant::now();
     while fixture.committed(1) != [Some(4)] {
         assert!(begun.elapsed() < DEADLINE, "{:?}", fixture.committed(1));
+        hapax_testkit::pause().await;
     }
     while settler.lag().await.unwrap() != Some(6) {
         assert!(begun.elapsed() < DEADLINE, "{:?}", settler.lag().await);

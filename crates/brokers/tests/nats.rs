@@ -115,6 +115,7 @@ impl Fixture {
         // A cluster chooses a leader first.
         while let Err(error) = context.create_stream(config.clone()).await {
             assert!(begun.elapsed() < DEADLINE, "{error}");
+            hapax_testkit::pause().await;
         }
         Self { context, url: url.into(), name: name.into() }
     }
@@ -131,6 +132,7 @@ impl Fixture {
                 return;
             }
             assert!(begun.elapsed() < DEADLINE, "the server takes no message");
+            hapax_testkit::pause().await;
         }
     }
 
@@ -363,6 +365,7 @@ impl Fixture {
         let begun = Instant::now();
         while self.consumer().await.num_ack_pending < 10 {
             assert!(begun.elapsed() < DEADLINE, "the server sends no more");
+            hapax_testkit::pause().await;
         }
         (source, taken)
     }
@@ -406,6 +409,7 @@ async fn a_settlement_that_fails_is_sent_again() {
         let begun = Instant::now();
         while let Err(error) = settler.settle(vec![(delivery.id.clone(), settlement)]).await.remove(0) {
             assert!(begun.elapsed() < DEADLINE, "{error}");
+            hapax_testkit::pause().await;
         }
         if settlement == Settlement::Ack {
             assert_eq!(fixture.consumer().await.num_ack_pending, 0, "the server has not heard of it");

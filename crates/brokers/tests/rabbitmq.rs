@@ -192,7 +192,7 @@ async fn a_message_is_a_dead_letter_before_its_queue_drops_it() {
         let begun = Instant::now();
         while dead.letters().is_empty() {
             assert!(begun.elapsed() < DEADLINE, "no dead letter");
-            tokio::task::yield_now().await;
+            hapax_testkit::pause().await;
         }
     };
     worker.run(is_dead).await.unwrap();

@@ -80,7 +80,7 @@ async fn form_cluster<K: BrokerKind>() {
     for server in &servers {
         while !knows(server).await {
             assert!(begun.elapsed() < Duration::from_secs(60), "the members do not find each other");
-            tokio::task::yield_now().await;
+            hapax_testkit::pause().await;
         }
     }
 }

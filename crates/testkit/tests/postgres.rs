@@ -177,12 +177,12 @@ async fn kill_parent() {
     let killed = Instant::now();
     while !refuses(address) {
         assert!(killed.elapsed() < DEADLINE, "the server is still running");
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
     // Its processes end a moment later, and may still write.
     while std::fs::remove_dir_all(&folder).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
         assert!(killed.elapsed() < DEADLINE, "a process of the server is still running");
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
     assert!(answered);
 }

@@ -206,7 +206,7 @@ async fn kill_parent(kind: RedisKind) {
     let killed = Instant::now();
     while !refuses(address) {
         assert!(killed.elapsed() < DEADLINE, "the server is still running");
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
     std::fs::remove_dir_all(folder).unwrap();
     assert!(answered);

@@ -44,6 +44,7 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/clock.rs", "passes the sleeps of the tested code on to the runtime"),
     ("crates/testkit/src/faulty.rs", "a slow store, in virtual time"),
     ("crates/testkit/src/memory_broker/source.rs", "a reader that waits for the end of a lease, in virtual time"),
+    ("crates/testkit/src/poll.rs", "the pause between two looks"),
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
     ("crates/testkit/src/suite/sink/world.rs", "the pause between two looks, in real time"),
     ("crates/testkit/src/suite/source/ledger.rs", "a slow handler, in the time of the source"),

@@ -57,6 +57,7 @@ impl TestQueue {
                 Err(AwsFailure::Refused(refusal)) => panic!("{operation}: {refusal}"),
                 Err(failure) => assert!(begun.elapsed() < DEADLINE, "{operation}: {failure:?}"),
             }
+            hapax_testkit::pause().await;
         }
     }
 }

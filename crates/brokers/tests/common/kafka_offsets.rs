@@ -83,6 +83,7 @@ impl Fixture {
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => assert!(begun.elapsed() < DEADLINE),
                 Err((_, error)) => panic!("{error}"),
             }
+            hapax_testkit::pause().await;
         }
     }
 
@@ -264,6 +265,7 @@ pub(crate) async fn a_group_starts_a_topic_again_that_was_created_again() {
         let begun = Instant::now();
         while fixture.committed(1) != [Some(0)] {
             assert!(begun.elapsed() < DEADLINE, "{:?}", fixture.committed(1));
+            hapax_testkit::pause().await;
         }
         source.close().await.unwrap();
     }
@@ -283,5 +285,6 @@ pub(crate) async fn nothing_is_committed_for_a_topic_that_is_gone() {
     let begun = Instant::now();
     while !matches!(fixture.committed(1)[0], None | Some(0)) {
         assert!(begun.elapsed() < DEADLINE, "{:?}", fixture.committed(1));
+        hapax_testkit::pause().await;
     }
 }

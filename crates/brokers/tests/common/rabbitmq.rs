@@ -47,7 +47,7 @@ pub(crate) async fn connect(server: &RabbitMqServer) -> (Connection, Channel) {
             Ok(connected) => return connected,
             Err(error) => assert!(begun.elapsed() < DEADLINE, "{error}"),
         }
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
 }
 

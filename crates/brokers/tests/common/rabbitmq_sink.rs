@@ -111,7 +111,7 @@ pub(crate) async fn a_silent_host_is_passed_over() {
         assert!(begun.elapsed() < DEADLINE, "the address stays in use");
         match TcpListener::bind(first.address()) {
             Ok(listener) => break listener,
-            Err(_) => tokio::task::yield_now().await,
+            Err(_) => hapax_testkit::pause().await,
         }
     };
     let begun = Instant::now();

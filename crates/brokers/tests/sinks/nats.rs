@@ -61,6 +61,7 @@ impl NatsSetup {
                 Ok(client) => return jetstream::new(client),
                 Err(error) => assert!(begun.elapsed() < DEADLINE, "{error}"),
             }
+            hapax_testkit::pause().await;
         }
     }
 }

@@ -64,7 +64,7 @@ impl KafkaSetup {
         assert_eq!(admin.create_topics([&new], &options).await.unwrap(), [Ok(topic.to_owned())]);
         let producer = config.clone().set("acks", "all").set("enable.idempotence", "true").create().unwrap();
         let observer: BaseConsumer = config.clone().set("group.id", topic).create().unwrap();
-        wait_for_leaders(&observer, topic);
+        wait_for_leaders(&observer, topic).await;
         let runtime = Arc::new(Tokio::current());
         let (published, members) = (Mutex::default(), Mutex::default());
         Self { server, topic, producer, observer, admin, published, members, runtime }
@@ -112,7 +112,7 @@ impl KafkaSetup {
 }
 
 /// A new topic has no leader for a moment.
-fn wait_for_leaders(observer: &BaseConsumer, topic: &str) {
+async fn wait_for_leaders(observer: &BaseConsumer, topic: &str) {
     let begun = Instant::now();
     let count = usize::try_from(PARTITIONS).unwrap();
     let is_led = || {
@@ -123,6 +123,7 @@ fn wait_for_leaders(observer: &BaseConsumer, topic: &str) {
     };
     while is_led().is_none() {
         assert!(begun.elapsed() < DEADLINE, "the topic {topic} has no leader");
+        hapax_testkit::pause().await;
     }
 }
 
@@ -162,6 +163,7 @@ impl SourceSetup for KafkaSetup {
                 break committed;
             }
             assert!(begun.elapsed() < DEADLINE, "the broker does not tell the committed offsets");
+            hapax_testkit::pause().await;
         };
         let published = self.published.lock();
         let is_open =
@@ -178,6 +180,7 @@ impl SourceSetup for KafkaSetup {
         let begun = Instant::now();
         while self.count_members() != Some(0) {
             assert!(begun.elapsed() < DEADLINE, "the group keeps a silent member");
+            hapax_testkit::pause().await;
         }
         members.iter().for_each(|member| member.continue_source());
     }

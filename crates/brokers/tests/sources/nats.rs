@@ -87,6 +87,7 @@ impl NatsSetup {
                 return;
             }
             assert!(begun.elapsed() < DEADLINE, "the server takes no message");
+            hapax_testkit::pause().await;
         }
     }
 
@@ -139,6 +140,7 @@ impl SourceSetup for NatsSetup {
                 return left;
             }
             assert!(begun.elapsed() < DEADLINE, "the server does not tell what is left");
+            hapax_testkit::pause().await;
         }
     }
 

@@ -152,7 +152,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
         assert!(started.elapsed() < DEADLINE, "timed out: {what}");
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
 }
 

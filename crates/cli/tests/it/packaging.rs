@@ -345,7 +345,7 @@ async fn until_complete(processes: &AllProcesses, mut check: impl FnMut(&[String
         if found.is_ok() {
             return;
         }
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
     panic!("{found:?}");
 }

@@ -39,7 +39,7 @@ pub(crate) async fn assert_one_effect_per_key(store: &str, data: &Path) {
         for kill in 1..=KILLS {
             // Spread the kills over the whole run.
             while settled.load(Ordering::SeqCst) < kill * KEYS * RACERS / (KILLS + 2) {
-                tokio::task::yield_now().await;
+                hapax_testkit::pause().await;
             }
             let address = victim.lock().unwrap().kill_and_return_address();
             let next = Gateway::start_at(api.address, store, &flags, address).await;

@@ -120,7 +120,7 @@ pub(crate) async fn wait_until_closed(path: &Path) {
     let log = path.with_file_name("hapax.db-wal");
     let closed = async {
         while log.exists() {
-            tokio::task::yield_now().await;
+            hapax_testkit::pause().await;
         }
     };
     timeout(&Tokio::current(), Duration::from_secs(60), closed).await.expect("the file is closed");

@@ -258,7 +258,7 @@ async fn a_write_whose_file_went_meanwhile_is_not_confirmed() {
     turn.lock().unwrap();
     let moved = async {
         while !waits_for_its_turn() {
-            tokio::task::yield_now().await;
+            hapax_testkit::pause().await;
         }
         file.move_away();
         turn.unlock().unwrap();

@@ -12,7 +12,7 @@ use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{BoxError, EventId, Inspect, Store};
 use hapax_stores::{Postgres, PostgresOutbox, PostgresTables};
 use hapax_testkit::servers::{PgBouncer, PostgresSchema, PostgresServer};
-use hapax_testkit::{OutboxBackend, OutboxSetup, OutboxWriter, yield_now};
+use hapax_testkit::{OutboxBackend, OutboxSetup, OutboxWriter, pause};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
@@ -118,7 +118,7 @@ impl OutboxSetup for PostgresTablesSetup {
                 writer.pending = Some(pending);
                 return Box::new(writer);
             }
-            yield_now().await;
+            pause().await;
         }
         panic!("the insertion does not reach the constraint");
     }

@@ -134,7 +134,7 @@ impl GrantAudit {
                 Err(error) => {
                     assert!(matches!(error.kind(), Unknown | NotApplied | Full), "{error:?}");
                     self.results.lock().unwrap().unknown += u64::from(error.kind() == Unknown);
-                    tokio::task::yield_now().await;
+                    hapax_testkit::pause().await;
                 }
             }
         }

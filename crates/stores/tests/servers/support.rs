@@ -92,7 +92,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(condition: &str, mut check: 
     let begun = Instant::now();
     while !check().await {
         assert!(begun.elapsed() < DEADLINE, "timed out waiting until {condition}");
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
 }
 

@@ -224,6 +224,6 @@ where
             Some(Err(error)) => assert!(matches!(error.kind(), Unknown | NotApplied), "{error:?}"),
             None => {}
         }
-        tokio::task::yield_now().await;
+        hapax_testkit::pause().await;
     }
 }

@@ -71,6 +71,7 @@ impl Client {
         for number in numbers {
             while self.publish(number).await != Confirmation::Ack(None) {
                 assert!(begun.elapsed() < DEADLINE, "the queue takes no message");
+                hapax_testkit::pause().await;
             }
         }
     }
@@ -86,6 +87,7 @@ impl Client {
         let (begun, mut missing) = (Instant::now(), numbers.collect::<Vec<u8>>());
         while !missing.is_empty() {
             assert!(begun.elapsed() < DEADLINE, "the queue has lost {missing:?}");
+            hapax_testkit::pause().await;
             let taken = self.channel.basic_get(QUEUE.into(), BasicGetOptions { no_ack: true }).await.unwrap();
             missing.retain(|number| taken.as_ref().is_none_or(|taken| taken.data != [*number]));
         }

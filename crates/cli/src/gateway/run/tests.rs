@@ -194,7 +194,7 @@ impl RunningGateway {
         let started_at = Instant::now();
         while !holds().await {
             assert!(started_at.elapsed() < Duration::from_secs(60), "timed out: {description}");
-            tokio::task::yield_now().await;
+            hapax_testkit::pause().await;
         }
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::world::{OutboxWorld, event};
-use crate::yield_now;
+use crate::{pause, yield_now};
 
 /// Keeps the events in the order in which they arrive.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ async fn wait_for(sink: &ArrivalSink, count: usize) {
             return;
         }
         assert!(runtime.boottime_now() < until, "{arrived} of {count} events have arrived within a minute");
-        yield_now().await;
+        pause().await;
     }
 }
 
@@ -108,7 +108,7 @@ async fn wait_until_claimed(world: &OutboxWorld<'_>, records: &[RecordKey]) {
     for rk in records {
         while !store.read(rk).await.expect("the store answers").is_running() {
             assert!(runtime.boottime_now() < until, "no relay has claimed {rk:?} within a minute");
-            yield_now().await;
+            pause().await;
         }
     }
 }

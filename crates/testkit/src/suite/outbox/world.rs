@@ -9,7 +9,7 @@ use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{EventId, Identity, Inspect, Key, OperationId, Scope, Store, Timestamp};
 
 use super::setup::{OutboxSetup, OutboxWriter};
-use crate::yield_now;
+use crate::pause;
 
 /// More than any case writes.
 pub(super) const ALL_BYTES: usize = 100_000_000;
@@ -126,7 +126,7 @@ impl<'s> OutboxWorld<'s> {
         let until = runtime.boottime_now() + Duration::from_secs(60);
         while self.outbox.horizon().await.expect("the horizon can be read").settled <= stamp {
             assert!(runtime.boottime_now() < until, "a transaction has not ended for a minute");
-            yield_now().await;
+            pause().await;
         }
     }
 }
