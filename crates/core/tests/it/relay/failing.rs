@@ -50,6 +50,8 @@ fn many_undecided_rows_of_a_failing_key_do_not_keep_their_bucket_waiting() {
 #[test]
 fn a_read_from_the_first_row_passes_a_failing_key_soon() {
     let world = RelayWorld::new(1);
+    // Reads that take no time would follow each other without a pause.
+    world.faults.lock().read_takes = Duration::from_millis(2);
     let (failing, other) = neighbours();
     world.log.lock().fails.insert(Some(vec![failing]));
     for _ in 0..12_000 {
