@@ -42,8 +42,8 @@ verbs:
                  [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
   prove relay    kills, stops and cuts off relays between PostgreSQL and NATS or RabbitMQ: [--events N] [--keys K]
                  [--seed N] [--broker nats|rabbitmq] [--without-inbox]
-  demo-real      hapax demo on Redis, PostgreSQL and Kafka, and again with NATS; kills the servers, too: [--payments N]
-                 [--crashes N] [--seed N] [--broker kafka|nats]
+  demo-real      hapax demo on Redis, PostgreSQL and Kafka, and again with NATS and with RabbitMQ; kills the servers,
+                 too: [--payments N] [--crashes N] [--seed N] [--broker kafka|nats|rabbitmq]
   services unpack | up NAME | down [NAME] | status
                  real servers, unpacked and never installed; after `up` a server runs until `down`
   help           this page

@@ -17,16 +17,11 @@ use tokio::time::sleep;
 use servers::{DemoBroker, DemoServers, ServerKills};
 
 const USAGE: &str = "\
-usage: hapax-demo-real [--payments N] [--crashes N] [--seed N] [--broker kafka|nats] [--report FILE --commit COMMIT]";
+usage: hapax-demo-real [--payments N] [--crashes N] [--seed N] [--broker kafka|nats|rabbitmq]
+                       [--report FILE --commit COMMIT]";
 
 /// The pauses between two kills of servers.
 const PAUSE: std::ops::Range<u32> = 4000..9000;
-
-/// The brokers of a full run.
-const BROKERS: [DemoBroker; 2] = [DemoBroker::Kafka, DemoBroker::Nats];
-
-/// The beginning of the line of the report that has the number of payments.
-const PAYMENTS: &str = "| payments on each broker | ";
 
 /// The topic of the random numbers of a run.
 const KILLS: u64 = 20;
@@ -68,7 +63,7 @@ async fn main() -> ExitCode {
 
 impl DemoArguments {
     fn read(words: &[String]) -> Option<Self> {
-        let brokers = BROKERS.to_vec();
+        let brokers = DemoBroker::ALL.to_vec();
         let mut arguments =
             Self { payments: 20_000, crashes: None, seed: 1, brokers, report: None, commit: String::new() };
         let mut words = words.iter();
@@ -91,15 +86,15 @@ impl DemoArguments {
 
     /// Runs the demo once for each broker. Returns whether all audits hold.
     async fn run(&self) -> Result<bool> {
-        let mut runs = Vec::new();
+        let mut holds = true;
         for broker in &self.brokers {
-            runs.push(self.run_on(*broker).await?);
-        }
-        let holds = runs.iter().all(|run| run.holds);
-        if let Some(report) = &self.report
-            && holds
-        {
-            self.write(report, &runs)?;
+            let run = self.run_on(*broker).await?;
+            if let Some(report) = &self.report
+                && run.holds
+            {
+                self.write(report, &run)?;
+            }
+            holds &= run.holds;
         }
         Ok(holds)
     }
@@ -136,6 +131,9 @@ impl DemoArguments {
         let mut random = SplitMix::new(self.seed, KILLS, 0);
         // The demo creates its tables, topics and streams first.
         sleep(Duration::from_secs(10)).await;
+        if let Err(error) = servers.keep_queues().await {
+            return error;
+        }
         loop {
             if let Err(error) = servers.kill_one(&mut random, kills).await {
                 return error;
@@ -144,36 +142,24 @@ impl DemoArguments {
         }
     }
 
-    /// Writes the report of a run on both brokers, unless the present one is of a longer run.
-    fn write(&self, report: &Path, runs: &[DemoRun]) -> Result<()> {
-        let present = fs::read_to_string(report).unwrap_or_default();
-        if runs.len() < BROKERS.len() || recorded_payments(&present) > self.payments {
-            println!("{} stays as it is: this run is shorter, or on one broker only", report.display());
-            return Ok(());
-        }
-        fs::write(report, self.report(runs))?;
-        println!("written to {}", report.display());
-        Ok(())
+    /// Writes the section of a run, unless the present one is of a longer run.
+    fn write(&self, report: &Path, run: &DemoRun) -> Result<()> {
+        let present = fs::read_to_string(report).unwrap_or_else(|_| "# The demo on real servers\n".to_owned());
+        Ok(fs::write(report, hapax_torture::with_section(&present, &self.section(run)))?)
     }
 
-    fn report(&self, runs: &[DemoRun]) -> String {
-        let mut report = format!(
-            "# The demo on real servers\n\n`cargo xtask demo-real{}` writes this page.\n\n| | |\n|---|---|\n\
-             | commit | {} |\n| seed | {} |\n{PAYMENTS}{} |\n",
-            self.crashes.map(|crashes| format!(" --crashes {crashes}")).unwrap_or_default(),
-            self.commit,
-            self.seed,
-            self.payments
-        );
-        for run in runs {
-            report += &format!(
-                "\n## Redis, PostgreSQL and {}\n\n{}\n\n```text\n{}```\n",
-                run.broker.title(),
-                run.summary(),
-                run.output
-            );
-        }
-        report
+    fn section(&self, run: &DemoRun) -> String {
+        let Self { payments, seed, commit, .. } = self;
+        let crashes = self.crashes.map(|crashes| format!(" --crashes {crashes}")).unwrap_or_default();
+        let (broker, summary, output) = (run.broker, run.summary(), &run.output);
+        format!(
+            "## Redis, PostgreSQL and {}\n\n\
+             `cargo xtask demo-real --payments {payments}{crashes} --seed {seed} --broker {}`\n\n\
+             | | |\n|---|--:|\n| commit | {commit} |\n| payments | {payments} |\n\n\
+             {summary}\n\n```text\n{output}```\n",
+            broker.title(),
+            broker.name(),
+        )
     }
 }
 
@@ -185,12 +171,6 @@ impl DemoRun {
             self.broker.title()
         )
     }
-}
-
-/// The payments of the run that a report is of.
-fn recorded_payments(report: &str) -> u32 {
-    let payments = report.lines().find_map(|line| line.strip_prefix(PAYMENTS)?.strip_suffix(" |")?.parse().ok());
-    payments.unwrap_or(0)
 }
 
 /// Prints what the demo prints, and returns it.
@@ -212,21 +192,17 @@ mod tests {
     fn a_shorter_run_keeps_the_report_of_a_longer_one() {
         let folder = tempfile::tempdir().unwrap();
         let report = folder.path().join("REPORT.md");
-        let run = |broker| DemoRun {
-            broker,
-            output: String::new(),
-            kills: ServerKills::default(),
-            took: Duration::ZERO,
-            holds: true,
-        };
-        let write = |payments: &str, brokers: &[DemoBroker]| {
+        let write = |payments: &str, broker| {
             let words = ["--payments", payments].map(str::to_owned);
-            let runs: Vec<_> = brokers.iter().map(|broker| run(*broker)).collect();
-            DemoArguments::read(&words).unwrap().write(&report, &runs).unwrap();
-            fs::read_to_string(&report).map_or(0, |report| recorded_payments(&report))
+            let (output, kills, took) = (String::new(), ServerKills::default(), Duration::ZERO);
+            let run = DemoRun { broker, output, kills, took, holds: true };
+            DemoArguments::read(&words).unwrap().write(&report, &run).unwrap();
+            let text = fs::read_to_string(&report).unwrap();
+            text.lines().filter_map(|line| line.strip_prefix("| payments | ").map(str::to_owned)).collect::<Vec<_>>()
         };
-        assert_eq!(write("900", &BROKERS[..1]), 0);
-        let written = [("500", 500), ("400", 500), ("500", 500), ("600", 600)];
-        assert_eq!(written.map(|(payments, _)| write(payments, &BROKERS)), written.map(|(_, recorded)| recorded));
+        assert_eq!(write("500", DemoBroker::Nats), ["500 |"]);
+        assert_eq!(write("400", DemoBroker::Nats), ["500 |"]);
+        assert_eq!(write("300", DemoBroker::RabbitMq), ["500 |", "300 |"]);
+        assert_eq!(write("600", DemoBroker::Nats), ["300 |", "600 |"]);
     }
 }

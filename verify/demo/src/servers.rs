@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use hapax_testkit::servers::{
-    KafkaServer, NatsServer, PostgresServer, PostgresServerOptions, RedisKind, RedisServer, RedisServerOptions,
+    BrokerKind, BrokerServer, KafkaServer, NatsServer, PostgresServer, PostgresServerOptions, RabbitMqServer,
+    RedisKind, RedisServer, RedisServerOptions,
 };
 use hapax_torture::SplitMix;
 use tokio::time::sleep;
@@ -12,14 +13,18 @@ use tokio::time::sleep;
 pub(crate) enum DemoBroker {
     Kafka,
     Nats,
+    RabbitMq,
 }
 
 impl DemoBroker {
+    pub(crate) const ALL: [Self; 3] = [Self::Kafka, Self::Nats, Self::RabbitMq];
+
     /// The name in URLs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kafka => "kafka",
             Self::Nats => "nats",
+            Self::RabbitMq => "rabbitmq",
         }
     }
 
@@ -28,6 +33,7 @@ impl DemoBroker {
         match self {
             Self::Kafka => "Kafka",
             Self::Nats => "NATS",
+            Self::RabbitMq => "RabbitMQ",
         }
     }
 }
@@ -42,6 +48,7 @@ pub(crate) struct DemoServers {
 enum RunningBroker {
     Kafka(KafkaServer),
     Nats(NatsServer),
+    RabbitMq(RabbitMqServer),
 }
 
 /// How often each server was killed.
@@ -62,6 +69,7 @@ impl DemoServers {
             broker: match broker {
                 DemoBroker::Kafka => RunningBroker::Kafka(KafkaServer::start(&[]).await?),
                 DemoBroker::Nats => RunningBroker::Nats(NatsServer::start(&[]).await?),
+                DemoBroker::RabbitMq => RunningBroker::RabbitMq(RabbitMqServer::start(&[]).await?),
             },
         })
     }
@@ -71,9 +79,24 @@ impl DemoServers {
         let broker = match &self.broker {
             RunningBroker::Kafka(server) => server.url(),
             RunningBroker::Nats(server) => server.url(),
+            RunningBroker::RabbitMq(server) => server.url(),
         };
         let [store, database, named] = ["--store", "--database", "--broker"].map(str::to_owned);
         [store, self.store.url(), database, self.database.url(), named, broker]
+    }
+
+    /// Lets the broker keep what it has confirmed through every kill from now on.
+    pub(crate) async fn keep_queues(&self) -> Result<()> {
+        match &self.broker {
+            RunningBroker::Kafka(_) | RunningBroker::Nats(_) => {}
+            // A node keeps the names of its quorum queues in memory for a while. After SIGKILL it takes a young queue
+            // for a new one, which has no leader. So it ends in order first.
+            RunningBroker::RabbitMq(server) => {
+                server.terminate().await?;
+                server.restart().await?;
+            }
+        }
+        Ok(())
     }
 
     /// Kills one of the servers (SIGKILL), and starts it again within a second.
@@ -104,17 +127,15 @@ impl DemoServers {
 impl RunningBroker {
     async fn kill_and_restart(&self, outage: Duration) -> Result<()> {
         match self {
-            Self::Kafka(server) => {
-                server.kill();
-                sleep(outage).await;
-                server.restart().await?;
-            }
-            Self::Nats(server) => {
-                server.kill();
-                sleep(outage).await;
-                server.restart().await?;
-            }
+            Self::Kafka(server) => kill_and_restart(server, outage).await,
+            Self::Nats(server) => kill_and_restart(server, outage).await,
+            Self::RabbitMq(server) => kill_and_restart(server, outage).await,
         }
-        Ok(())
     }
+}
+
+async fn kill_and_restart<K: BrokerKind>(server: &BrokerServer<K>, outage: Duration) -> Result<()> {
+    server.kill();
+    sleep(outage).await;
+    Ok(server.restart().await?)
 }
