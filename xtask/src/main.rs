@@ -42,6 +42,7 @@ verbs:
                  [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
   prove relay    kills, stops and cuts off relays between PostgreSQL and NATS or RabbitMQ: [--events N] [--keys K]
                  [--seed N] [--broker nats|rabbitmq] [--without-inbox]
+  prove suites   runs the suites of sources and sinks where the tests leave them out: classic queues of RabbitMQ 3
   demo-real      hapax demo on Redis, PostgreSQL and Kafka, and again with NATS and with RabbitMQ; kills the servers,
                  too: [--payments N] [--crashes N] [--seed N] [--broker kafka|nats|rabbitmq]
   services unpack | up NAME | down [NAME] | status

@@ -32,8 +32,10 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
         ["target", rest @ ..] => torture(root, "hapax-torture-target", rest),
         ["worker", rest @ ..] => worker(root, rest),
         ["relay", rest @ ..] => relay(root, rest),
+        ["suites"] => suites(root),
+        ["suites", ..] => Err("prove suites takes no arguments".into()),
         [other, ..] => Err(format!("there is no proof `{other}`")),
-        [] => Err("name what to prove: model, sim, torture, target, worker, relay".into()),
+        [] => Err("name what to prove: model, sim, torture, target, worker, relay, suites".into()),
     }
 }
 
@@ -78,6 +80,15 @@ fn relay(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     let mut run = Command::new(target(root).join("debug/hapax-relay-torture"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/relay/REPORT.md"]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
+}
+
+/// Runs the suites of sources and sinks on backends that the tests leave out to save time.
+fn suites(root: &Path) -> Result<bool, String> {
+    services::unpack(root)?;
+    let mut tests = Command::new("cargo");
+    tests.args(["test", "--package", "hapax-brokers", "--all-features", "--test", "sources", "--test", "sinks"]);
+    tests.args(["--", "rabbitmq3-classic"]).env("HAPAX_ALL_BACKENDS", "1").env("HAPAX_REQUIRE", "rabbitmq3");
+    Ok(tests.current_dir(root).status().is_ok_and(|status| status.success()))
 }
 
 /// Runs `hapax demo` on real servers, which are killed, too. The binary reads the arguments, and writes the report.
@@ -172,7 +183,8 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_refused() {
-        for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["luck"]] {
+        for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["luck"], &["suites", "all"]]
+        {
             assert!(run(Path::new("."), words).is_err(), "{words:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_testkit::servers::RabbitMqServer;
+use hapax_testkit::servers::{BrokerKind, BrokerServer};
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -11,7 +11,7 @@ use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The type of a queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Classic,
     Quorum,
@@ -40,7 +40,7 @@ impl QueueKind {
 }
 
 /// A connection and a channel with confirmations, once the server takes them.
-pub(crate) async fn connect(server: &RabbitMqServer) -> (Connection, Channel) {
+pub(crate) async fn connect<K: BrokerKind>(server: &BrokerServer<K>) -> (Connection, Channel) {
     let (url, begun) = (format!("amqp://guest:guest@{}/%2f", server.address()), Instant::now());
     loop {
         match try_connect(&url).await {
@@ -53,7 +53,7 @@ pub(crate) async fn connect(server: &RabbitMqServer) -> (Connection, Channel) {
 
 /// Restarts a server in order: its node keeps the names of its quorum queues in memory for a while. After SIGKILL it
 /// takes a young queue for a new one, which has no leader.
-pub(crate) async fn keep_queues(server: &RabbitMqServer) {
+pub(crate) async fn keep_queues<K: BrokerKind>(server: &BrokerServer<K>) {
     server.terminate().await.unwrap();
     server.restart().await.unwrap();
 }

@@ -9,7 +9,7 @@ use hapax_brokers::{RabbitMqSink, RabbitMqSinkConfig, RabbitMqSource};
 use hapax_core::broker::{Headers, Source};
 use hapax_core::outbox::{Sink, TopicTemplate};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_testkit::servers::RabbitMqServer;
+use hapax_testkit::servers::{BrokerKind, BrokerServer, RabbitMq, RabbitMq3};
 use hapax_testkit::{ArrivedEvent, SinkBackend, SinkCapability, SinkCase, SinkOptions, SinkSetup, run_sink_case};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
@@ -20,19 +20,29 @@ use tokio::sync::Mutex;
 use crate::common::{QueueKind, connect, declare_exchange, declare_queue, keep_queues};
 
 pub(crate) fn classic() -> SinkBackend {
-    backend("rabbitmq-classic", |case| run_sink_case(case, async || RabbitMqSetup::new(case, QueueKind::Classic).await))
+    backend::<RabbitMq>("rabbitmq-classic", QueueKind::Classic)
 }
 
 pub(crate) fn quorum() -> SinkBackend {
-    backend("rabbitmq-quorum", |case| run_sink_case(case, async || RabbitMqSetup::new(case, QueueKind::Quorum).await))
+    backend::<RabbitMq>("rabbitmq-quorum", QueueKind::Quorum)
 }
 
-fn backend(name: &'static str, run: fn(SinkCase)) -> SinkBackend {
-    SinkBackend::new(name, run).requiring("rabbitmq").at_once(8)
+/// Between the versions, quorum queues differ more than classic ones.
+pub(crate) fn quorum_of_version_3() -> SinkBackend {
+    backend::<RabbitMq3>("rabbitmq3-quorum", QueueKind::Quorum)
 }
 
-struct RabbitMqSetup {
-    server: Arc<RabbitMqServer>,
+pub(crate) fn classic_of_version_3() -> SinkBackend {
+    backend::<RabbitMq3>("rabbitmq3-classic", QueueKind::Classic)
+}
+
+fn backend<K: BrokerKind>(name: &'static str, kind: QueueKind) -> SinkBackend {
+    let run = move |case| run_sink_case(case, async || RabbitMqSetup::<K>::new(case, kind).await);
+    SinkBackend::new(name, run).requiring(K::NAME).at_once(8)
+}
+
+struct RabbitMqSetup<K> {
+    server: Arc<BrokerServer<K>>,
     kind: QueueKind,
     name: String,
     /// A parameter of the URL.
@@ -42,21 +52,21 @@ struct RabbitMqSetup {
     runtime: Arc<dyn Runtime>,
 }
 
-impl RabbitMqSetup {
+impl<K: BrokerKind> RabbitMqSetup<K> {
     async fn new(case: SinkCase, kind: QueueKind) -> Self {
         let (mut server, mut limit) = (None, "");
         match case.needs {
             // The others go on meanwhile.
-            Some(SinkCapability::Restart) => server = Some(RabbitMqServer::start(&[]).await.unwrap()),
+            Some(SinkCapability::Restart) => server = Some(BrokerServer::start(&[]).await.unwrap()),
             Some(SinkCapability::SmallLimit) => {
-                server = Some(RabbitMqServer::start(&["max_message_size = 20000"]).await.unwrap());
+                server = Some(BrokerServer::start(&["max_message_size = 20000"]).await.unwrap());
                 limit = "&max-size=20000";
             }
             _ => {}
         }
         let server = match server {
             Some(server) => Arc::new(server),
-            None => RabbitMqServer::shared().await.unwrap(),
+            None => BrokerServer::shared().await.unwrap(),
         };
         let name = format!("{}.{}", kind.name(), case.name);
         let (connection, channel) = connect(&server).await;
@@ -67,7 +77,7 @@ impl RabbitMqSetup {
         if case.needs != Some(SinkCapability::MissingTopic) {
             setup.create_topic().await;
         }
-        if case.needs == Some(SinkCapability::Restart) {
+        if case.needs == Some(SinkCapability::Restart) && kind == QueueKind::Quorum {
             keep_queues(&setup.server).await;
         }
         setup
@@ -101,7 +111,7 @@ fn event(message: &Delivery) -> ArrivedEvent {
 }
 
 #[async_trait]
-impl SinkSetup for RabbitMqSetup {
+impl<K: BrokerKind> SinkSetup for RabbitMqSetup<K> {
     fn runtime(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.runtime)
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use hapax_core::broker::Message;
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_testkit::servers::RabbitMqServer;
+use hapax_testkit::servers::{BrokerKind, BrokerServer, RabbitMq, RabbitMq3};
 use hapax_testkit::{
     SourceBackend, SourceCapability, SourceCase, SourceProcess, SourceSetup, SourceTimes, WorkerHost, run_source_case,
 };
@@ -30,20 +30,28 @@ const HEARTBEAT: u32 = 3;
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn classic() -> SourceBackend {
-    backend("rabbitmq-classic", |case| {
-        run_source_case(case, async || RabbitMqSetup::new(case, QueueKind::Classic).await);
-    })
+    backend::<RabbitMq>("rabbitmq-classic", QueueKind::Classic)
 }
 
 pub(crate) fn quorum() -> SourceBackend {
-    backend("rabbitmq-quorum", |case| run_source_case(case, async || RabbitMqSetup::new(case, QueueKind::Quorum).await))
+    backend::<RabbitMq>("rabbitmq-quorum", QueueKind::Quorum)
 }
 
-fn backend(name: &'static str, run: fn(SourceCase)) -> SourceBackend {
+/// Between the versions, quorum queues differ more than classic ones.
+pub(crate) fn quorum_of_version_3() -> SourceBackend {
+    backend::<RabbitMq3>("rabbitmq3-quorum", QueueKind::Quorum)
+}
+
+pub(crate) fn classic_of_version_3() -> SourceBackend {
+    backend::<RabbitMq3>("rabbitmq3-classic", QueueKind::Classic)
+}
+
+fn backend<K: BrokerKind>(name: &'static str, kind: QueueKind) -> SourceBackend {
     const ONE_CONSUMER: &str = "a queue has one active consumer, which keeps it until it ends";
     const NO_LEASE: &str = "a message of a queue has no lease, it belongs to its channel";
     const NO_OFFSETS: &str = "a queue has no offsets";
-    SourceBackend::new(name, run).requiring("rabbitmq").at_once(8).lacking(&[
+    let run = move |case| run_source_case(case, async || RabbitMqSetup::<K>::new(case, kind).await);
+    SourceBackend::new(name, run).requiring(K::NAME).at_once(8).lacking(&[
         (SourceCapability::Rebalance, ONE_CONSUMER),
         (SourceCapability::Extension, NO_LEASE),
         (SourceCapability::LongestLease, NO_LEASE),
@@ -51,8 +59,8 @@ fn backend(name: &'static str, run: fn(SourceCase)) -> SourceBackend {
     ])
 }
 
-struct RabbitMqSetup {
-    server: Arc<RabbitMqServer>,
+struct RabbitMqSetup<K> {
+    server: Arc<BrokerServer<K>>,
     observer: Observer,
     /// Of the exchange and the queue.
     name: String,
@@ -60,19 +68,19 @@ struct RabbitMqSetup {
     runtime: Arc<dyn Runtime>,
 }
 
-impl RabbitMqSetup {
+impl<K: BrokerKind> RabbitMqSetup<K> {
     async fn new(case: SourceCase, kind: QueueKind) -> Self {
         let server = match case.needs {
             // The others go on meanwhile.
-            Some(SourceCapability::Restart) => Arc::new(RabbitMqServer::start(&[]).await.unwrap()),
-            _ => RabbitMqServer::shared().await.unwrap(),
+            Some(SourceCapability::Restart) => Arc::new(BrokerServer::start(&[]).await.unwrap()),
+            _ => BrokerServer::shared().await.unwrap(),
         };
         let name = format!("{}.{}", kind.name(), case.name);
         let (connection, channel) = connect(&server).await;
         declare_exchange(&channel, &name, ExchangeKind::Fanout).await;
         declare_queue(&channel, &name, kind.with_one_consumer(), &name).await;
         connection.close(200, "declared".into()).await.unwrap();
-        if case.needs == Some(SourceCapability::Restart) {
+        if case.needs == Some(SourceCapability::Restart) && kind == QueueKind::Quorum {
             keep_queues(&server).await;
         }
         let observer = Observer::start(server.address()).await;
@@ -98,7 +106,7 @@ impl RabbitMqSetup {
 }
 
 #[async_trait]
-impl SourceSetup for RabbitMqSetup {
+impl<K: BrokerKind> SourceSetup for RabbitMqSetup<K> {
     fn runtime(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.runtime)
     }
