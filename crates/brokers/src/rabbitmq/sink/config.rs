@@ -6,7 +6,8 @@ use hapax_core::outbox::TopicTemplate;
 use hapax_core::{Error, Result};
 use hapax_net::url::ServerUrl;
 
-use crate::rabbitmq::url::UrlUse;
+use crate::errors::invalid;
+use crate::rabbitmq::url::{SHORT, UrlUse};
 
 /// The limit of a broker of 4.x for the body of a message.
 const MAX_SIZE: usize = 16 * 1024 * 1024;
@@ -57,7 +58,10 @@ impl FromStr for RabbitMqSinkConfig {
     /// `Invalid` if the text is not the URL of a broker, or has an unknown parameter or a wrong template.
     fn from_str(text: &str) -> Result<Self> {
         let url = EXCHANGE.parse(text)?;
-        let exchange = url.parameter("exchange").map(str::parse).transpose()?;
+        let exchange: Option<TopicTemplate> = url.parameter("exchange").map(str::parse).transpose()?;
+        if exchange.as_ref().and_then(TopicTemplate::constant).is_some_and(|name| name.len() > SHORT) {
+            return Err(invalid("the name of an exchange has at most 255 bytes"));
+        }
         let routing_key = url.parameter("routing-key").map(str::parse).transpose()?.unwrap_or_default();
         let max_size = url.number("max-size", 1..=usize::MAX)?.unwrap_or(MAX_SIZE);
         let timeout = url.seconds("timeout", 1..=300)?.unwrap_or(Duration::from_secs(30));
@@ -111,7 +115,10 @@ mod tests {
         let both = config("amqp://me:secret@a/shop?exchange=e.{namespace}&routing-key=k.{topic}").unwrap();
         assert_eq!(both.exchange.unwrap().to_string(), "e.{namespace}");
         assert_eq!(both.routing_key.to_string(), "k.{topic}");
-        for text in ["amqp://", "amqp://a?exchange={other}", "amqp://a?timeout=0", "amqp://a?queue=q", "kafka://a"] {
+        let long = format!("amqp://a?exchange={}", "e".repeat(256));
+        for text in
+            ["amqp://", "amqp://a?exchange={other}", "amqp://a?timeout=0", "amqp://a?queue=q", "kafka://a", &long]
+        {
             let error = config(text).unwrap_err().to_string();
             assert!(!error.contains("a source"), "{text}: {error}");
         }
