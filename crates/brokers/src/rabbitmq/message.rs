@@ -29,7 +29,7 @@ impl DeliveryReader {
     /// The delivery. Its number is its tag.
     pub(super) fn read(&self, lane: &Lane, arrived: lapin::message::Delivery) -> Delivery {
         let headers = headers(&arrived.properties);
-        let attempt = delivery_count(&arrived.properties).map(|earlier| earlier.saturating_add(1));
+        let attempt = delivery_count(&arrived).map(|earlier| earlier.saturating_add(1));
         let ordering_key = match &self.order {
             MessageOrder::None => None,
             MessageOrder::RoutingKey => Some(Bytes::copy_from_slice(arrived.routing_key.as_str().as_bytes())),
@@ -55,8 +55,12 @@ pub(super) fn is_of_stream(properties: &BasicProperties) -> bool {
     properties.headers().as_ref().is_some_and(|table| table.contains_key(STREAM_OFFSET))
 }
 
-fn delivery_count(properties: &BasicProperties) -> Option<u32> {
-    let count = properties.headers().as_ref()?.inner().get(DELIVERY_COUNT)?;
+fn delivery_count(arrived: &lapin::message::Delivery) -> Option<u32> {
+    if !arrived.redelivered {
+        // The publisher wrote it, with all headers of a message that it had consumed.
+        return None;
+    }
+    let count = arrived.properties.headers().as_ref()?.inner().get(DELIVERY_COUNT)?;
     u32::try_from(integer(count)?).ok()
 }
 
@@ -146,8 +150,11 @@ mod tests {
 
     fn read(parameters: &str, headers: &[(&str, AMQPValue)]) -> Delivery {
         let url: RabbitMqUrl = format!("amqp://a?queue=q{parameters}").parse().unwrap();
-        let lane = Lane { topic: "q".into(), partition: 0, generation: 1 };
-        DeliveryReader::new(&url).read(&lane, delivered(headers))
+        DeliveryReader::new(&url).read(&lane(), delivered(headers))
+    }
+
+    fn lane() -> Lane {
+        Lane { topic: "q".into(), partition: 0, generation: 1 }
     }
 
     #[test]
@@ -174,8 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_queue_tells_the_number_of_the_delivery() {
-        let delivery = read("", &[(DELIVERY_COUNT, AMQPValue::LongLongInt(16))]);
-        assert_eq!(delivery.attempt, Some(17));
+    fn only_the_header_of_a_redelivery_tells_its_number() {
+        let url: RabbitMqUrl = "amqp://a?queue=q".parse().unwrap();
+        for (redelivered, attempt) in [(true, Some(17)), (false, None)] {
+            let mut arrived = delivered(&[(DELIVERY_COUNT, AMQPValue::LongLongInt(16))]);
+            arrived.redelivered = redelivered;
+            assert_eq!(DeliveryReader::new(&url).read(&lane(), arrived).attempt, attempt);
+        }
     }
 }
