@@ -144,6 +144,7 @@ async fn a_pause_of_three_timeouts_gives_everything_back_once() {
     source.note_pause(Some(Pause { since, until: since + 3 * TIMEOUT }));
     let lost = event(&mut source, room(100)).await;
     assert!(matches!(&lost, Event::Lost { lanes } if lanes[..] == [held[0].id.lane.clone()]), "{lost:?}");
+    assert!(runtime.boottime_now() < since + TIMEOUT, "before the broker ends the channel");
     assert!(!source.settler().is_ours(&held[0].id));
     let probe = take(&mut source, 1).await;
     assert!(runtime.boottime_now() >= since + 3 * TIMEOUT, "nothing is taken before the end of the pause");

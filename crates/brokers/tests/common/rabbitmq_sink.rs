@@ -100,11 +100,20 @@ pub(crate) async fn each_event_without_a_queue_is_told_from_those_beside_it() {
     assert_eq!(queue.ready().await, u32::from(ROUNDS) * u32::from(AT_ONCE) / 2);
 }
 
-/// A publication ends before the sink gives up a host that takes connections and says nothing.
+/// A publication ends before the driver notices that a broker is silent, and before the sink gives up a host that takes
+/// connections and says nothing.
 pub(crate) async fn a_silent_host_is_passed_over() {
+    const HEARTBEAT: Duration = Duration::from_secs(10);
     let (first, second) = (RabbitMqServer::start(&[]).await.unwrap(), RabbitMqServer::shared().await.unwrap());
     let _queue = Queue::on(&second, "second-host", "classic", None).await;
-    let sink = open(&format!("amqp://{},{}?timeout=1", first.address(), second.address())).await;
+    let sink = open(&format!("amqp://{},{}?timeout=1&heartbeat=10", first.address(), second.address())).await;
+    let published = publish(&sink, event("second-host", b"x".to_vec())).await;
+    assert!(matches!(published, Published::NotPublished { .. }), "the first host has no such queue: {published:?}");
+    first.pause().unwrap();
+    let begun = Instant::now();
+    let published = publish(&sink, event("second-host", b"x".to_vec())).await;
+    assert!(matches!(published, Published::Unknown(_)), "no confirmation: {published:?}");
+    assert!(begun.elapsed() < HEARTBEAT, "the publication has a deadline of its own");
     first.kill();
     let begun = Instant::now();
     let _silent = loop {
