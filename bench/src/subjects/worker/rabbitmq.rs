@@ -28,7 +28,7 @@ const MESSAGES: usize = 80 * BATCH;
 /// How many messages may be sent without a confirmation.
 const UNCONFIRMED: usize = 1_000;
 
-/// The default of the source.
+/// Of the worker and of the loop. The default of the source is one batch.
 const PREFETCH: u16 = 2_000;
 
 /// Batches from a quorum queue, beside a loop that reads one with the driver alone.
@@ -36,7 +36,7 @@ pub(super) fn batches(servers: &Rc<Servers>) -> Subject {
     let queues = Rc::new(QuorumQueues { servers: Rc::clone(servers), server: OnceCell::new(), created: Cell::new(0) });
     Subject {
         name: "worker, RabbitMQ to PostgreSQL, batches",
-        what: "an insert with its row of the ledger, 256 to a transaction, 4 transactions at once; a quorum queue",
+        what: "an insert with its row of the ledger, 256 to a transaction, 4 at once; a quorum queue, prefetch 2000",
         run: Rc::clone(&queues).by_worker(),
         limit: Some(Limit {
             what: "the same set-based inserts with bare claim rows, 256 to a transaction, by a bare loop",
@@ -77,7 +77,7 @@ impl QuorumQueues {
             let (url, name) = self.queue()?;
             let process = loops::process(&self.servers.ledger()?);
             self.servers.runtime.block_on(async {
-                let source = format!("{url}?queue={name}").parse()?;
+                let source = format!("{url}?queue={name}&prefetch={PREFETCH}").parse()?;
                 let source = RabbitMqSource::connect(source, Arc::new(Tokio::current())).await?;
                 let result = drain(Box::new(source), process, DrainPlan::new(MESSAGES, AT_ONCE, BATCH)).await?;
                 url.parse::<BrokerUrl>()?.remove(&name).await?;

@@ -10,7 +10,9 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use super::RabbitMqUrl;
 use super::url::MessageOrder;
 
-/// The header with the number of deliveries before this one. Quorum queues write it, from the second delivery on.
+/// The header with the number of deliveries before this one. Quorum queues write it, from the second delivery on. A
+/// publisher may have copied it from another message, and then it stays on every delivery by a classic queue. AMQP does
+/// not tell the type of a queue.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// The header with the offset of a message in a stream.
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_header_of_a_redelivery_tells_its_number() {
+    fn the_header_of_a_first_delivery_does_not_count() {
         let url: RabbitMqUrl = "amqp://a?queue=q".parse().unwrap();
         for (redelivered, attempt) in [(true, Some(17)), (false, None)] {
             let mut arrived = delivered(&[(DELIVERY_COUNT, AMQPValue::LongLongInt(16))]);
