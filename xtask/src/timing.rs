@@ -68,8 +68,8 @@ pub(crate) fn processor_time() -> Option<Duration> {
     time_of_children(&fs::read_to_string("/proc/self/stat").ok()?)
 }
 
-/// The time that the processors spent on this process and on its ended children, once it has ended but nobody has waited
-/// for it. None where the system does not tell.
+/// The time that the processors spent on a process and on its ended children. It is read once the process has ended,
+/// before anybody waits for it. None where the system does not tell.
 pub(crate) fn processor_time_of(process: u32) -> Option<Duration> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
