@@ -38,8 +38,8 @@ verbs:
                  [--kill-database N | --cut-commits N | --kill-each N]
   prove target   kills and stops hapax worker and a service behind HTTP: --messages N [--seed N] [--calm]
                  [--on-lapse hold|retry] [--source sqlite|nats|nats-in-order]
-  prove worker   kills, stops and rebalances workers on Kafka or RabbitMQ: --transfers N [--seed N]
-                 [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
+  prove worker   kills, stops and rebalances workers on Kafka, RabbitMQ or SQS: --transfers N [--seed N]
+                 [--broker kafka|rabbitmq|sqs] [--brokers N] [--without-ledger]
   prove relay    kills, stops and cuts off relays between PostgreSQL and NATS or RabbitMQ: [--events N] [--keys K]
                  [--seed N] [--broker nats|rabbitmq] [--without-inbox]
   prove suites   runs the suites of sources and sinks where the tests leave them out: classic queues of RabbitMQ 3

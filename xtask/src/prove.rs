@@ -58,13 +58,14 @@ fn torture(root: &Path, program: &str, arguments: &[&str]) -> Result<bool, Strin
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
 }
 
-/// Tortures the example on Kafka. The binary reads the arguments, and writes the report.
+/// Tortures workers on one of the brokers. The binary reads the arguments, and writes the report.
 fn worker(root: &Path, arguments: &[&str]) -> Result<bool, String> {
-    const SOURCES: [&str; 3] = ["crates", "examples/worker-kafka", "verify/worker"];
+    const SOURCES: [&str; 4] = ["crates", "examples/worker-kafka", "examples/worker-rabbitmq", "verify/worker"];
     let commit = commit(root, &SOURCES).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
     let mut build = Command::new("cargo");
-    build.args(["build", "--quiet", "-p", "example-worker-kafka", "-p", "hapax-worker-torture"]);
+    let examples = ["-p", "example-worker-kafka", "-p", "example-worker-rabbitmq"];
+    build.args(["build", "--quiet", "-p", "hapax-worker-torture"]).args(examples);
     let mut run = Command::new(target(root).join("debug/hapax-worker-torture"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/worker/REPORT.md"]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))

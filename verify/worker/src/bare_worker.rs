@@ -1,5 +1,6 @@
-//! The workers of `examples/worker-kafka` and `examples/worker-rabbitmq` with the same writes, but without a ledger: to
-//! prove that the audit can fail.
+//! Workers that write the same as the others, but without a ledger: to prove that the audit can fail.
+
+mod transfers;
 
 use std::env;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use hapax_systems::SourceUrl;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
+
+use transfers::{OrderedTransfer, apply};
 
 #[derive(Debug)]
 struct BareTransfers {
@@ -45,19 +48,8 @@ impl BareTransfers {
             }
         };
         let transaction = client.transaction().await?;
-        let orders = jobs.iter().map(|job| str::from_utf8(&job.message.payload)).collect::<Result<Vec<_>, _>>()?;
-        let names: Vec<&str> = orders.iter().flat_map(|order| order.split(' ').take(2)).collect();
-        let lock = "select from account where name = any($1) order by name for update";
-        transaction.execute(lock, &[&names]).await?;
-        for (job, order) in jobs.iter().zip(orders) {
-            let words: Vec<&str> = order.split(' ').collect();
-            let (amount, operation) = (words[2].parse::<i64>()?, job.call.operation().to_string());
-            let give = "update account set balance = balance + $2 where name = $1";
-            transaction.execute(give, &[&words[0], &-amount]).await?;
-            transaction.execute(give, &[&words[1], &amount]).await?;
-            let note = "insert into transfer (operation, payer, payee, amount) values ($1, $2, $3, $4)";
-            transaction.execute(note, &[&operation, &words[0], &words[1], &amount]).await?;
-        }
+        let transfers = jobs.iter().map(|job| Ok((job.call.operation().to_string(), OrderedTransfer::read(job)?)));
+        apply(&transaction, &transfers.collect::<anyhow::Result<Vec<_>>>()?).await?;
         transaction.commit().await?;
         *kept = Some(client);
         Ok(())
@@ -67,7 +59,7 @@ impl BareTransfers {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let [source, database] = &env::args().skip(1).collect::<Vec<_>>()[..] else {
-        anyhow::bail!("usage: hapax-worker-torture-bare KAFKA_OR_AMQP_URL POSTGRES_URL");
+        anyhow::bail!("usage: hapax-worker-torture-bare SOURCE_URL POSTGRES_URL");
     };
     let mut stop = signal(SignalKind::terminate())?;
     let opened = source.parse::<SourceUrl>()?.open(Arc::new(Tokio::current()), Duration::from_secs(30)).await?;

@@ -1,10 +1,11 @@
 use anyhow::Result;
 use futures_util::future::try_join_all;
-use hapax_testkit::servers::{KafkaServer, PostgresServer, RabbitMqServer};
+use hapax_testkit::servers::{ElasticMqServer, KafkaServer, PostgresServer, RabbitMqServer};
 use tokio::task::block_in_place;
 
 use crate::audit::count_finished;
 use crate::faults::SESSION;
+use crate::fifo::TransferFifo;
 use crate::order::WorkerOrder;
 use crate::queue::TransferQueue;
 use crate::run::SourceBroker;
@@ -14,6 +15,7 @@ use crate::topic::TransferTopic;
 pub(crate) enum WorkerBroker {
     Kafka { servers: Vec<KafkaServer>, topic: TransferTopic },
     RabbitMq { servers: Vec<RabbitMqServer>, queue: Box<TransferQueue> },
+    Sqs { server: ElasticMqServer, queue: Box<TransferFifo> },
 }
 
 /// How far the workers are.
@@ -21,8 +23,8 @@ pub(crate) enum WorkerBroker {
 pub(crate) enum WorkerProgress {
     /// Of each partition, the committed offset and the end.
     Offsets { committed: Vec<i64>, ends: Vec<i64> },
-    /// Messages that no worker has, and transfers that are done.
-    Queue { ready: u32, finished: usize },
+    /// Messages that are left, and transfers that are done.
+    Queue { left: u32, finished: usize },
 }
 
 impl WorkerProgress {
@@ -30,7 +32,7 @@ impl WorkerProgress {
     pub(crate) fn is_complete(&self, transfers: usize) -> bool {
         match self {
             Self::Offsets { committed, ends } => committed == ends,
-            Self::Queue { ready, finished } => *ready == 0 && *finished == transfers,
+            Self::Queue { left, finished } => *left == 0 && *finished == transfers,
         }
     }
 }
@@ -56,6 +58,11 @@ impl WorkerBroker {
                 keep_queues(&servers).await?;
                 Self::RabbitMq { servers, queue: Box::new(queue) }
             }
+            SourceBroker::Sqs => {
+                let server = ElasticMqServer::start(&[]).await?;
+                let queue = Box::new(TransferFifo::create(&server).await?);
+                Self::Sqs { server, queue }
+            }
         })
     }
 
@@ -68,6 +75,7 @@ impl WorkerBroker {
                 format!("kafka://{}/transfers?group=bank&session-timeout={session}", hosts.join(","))
             }
             Self::RabbitMq { queue, .. } => queue.url(),
+            Self::Sqs { queue, .. } => queue.url(),
         }
     }
 
@@ -76,13 +84,14 @@ impl WorkerBroker {
         match self {
             Self::Kafka { .. } => "example-worker-kafka",
             Self::RabbitMq { .. } => "example-worker-rabbitmq",
+            Self::Sqs { .. } => "hapax-worker-torture-ledger",
         }
     }
 
     /// Whether the transfers of a payer are processed in the order in which they were sent.
     pub(crate) fn keeps_order(&self) -> bool {
         match self {
-            Self::Kafka { .. } => true,
+            Self::Kafka { .. } | Self::Sqs { .. } => true,
             // Four workers share the queue.
             Self::RabbitMq { .. } => false,
         }
@@ -92,6 +101,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { topic, .. } => topic.send(order),
             Self::RabbitMq { queue, .. } => queue.send(order).await,
+            Self::Sqs { queue, .. } => queue.send(order).await,
         }
     }
 
@@ -100,6 +110,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { topic, .. } => block_in_place(|| topic.flush()),
             Self::RabbitMq { queue, .. } => queue.flush().await,
+            Self::Sqs { queue, .. } => queue.flush().await,
         }
     }
 
@@ -107,6 +118,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { topic, .. } => topic.wait_until_served().await,
             Self::RabbitMq { queue, .. } => queue.wait_until_served().await,
+            Self::Sqs { queue, .. } => queue.wait_until_served().await,
         }
     }
 
@@ -118,7 +130,10 @@ impl WorkerBroker {
                 WorkerProgress::Offsets { committed, ends }
             }
             Self::RabbitMq { queue, .. } => {
-                WorkerProgress::Queue { ready: queue.ready().await?, finished: count_finished(database).await? }
+                WorkerProgress::Queue { left: queue.ready().await?, finished: count_finished(database).await? }
+            }
+            Self::Sqs { queue, .. } => {
+                WorkerProgress::Queue { left: queue.left().await?, finished: count_finished(database).await? }
             }
         })
     }
@@ -131,6 +146,7 @@ impl WorkerBroker {
                 queue.recreate().await?;
                 keep_queues(servers).await
             }
+            Self::Sqs { queue, .. } => queue.recreate().await,
         }
     }
 
@@ -139,6 +155,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { servers, .. } => servers[number % servers.len()].kill(),
             Self::RabbitMq { servers, .. } => servers[number % servers.len()].kill(),
+            Self::Sqs { server, .. } => server.kill(),
         }
     }
 
@@ -146,6 +163,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { servers, .. } => servers[number % servers.len()].restart().await?,
             Self::RabbitMq { servers, .. } => servers[number % servers.len()].restart().await?,
+            Self::Sqs { server, .. } => server.restart().await?,
         }
         Ok(())
     }
@@ -154,6 +172,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { servers, .. } => servers.iter().for_each(KafkaServer::kill),
             Self::RabbitMq { servers, .. } => servers.iter().for_each(RabbitMqServer::kill),
+            Self::Sqs { server, .. } => server.kill(),
         }
     }
 
@@ -161,6 +180,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { servers, .. } => drop(try_join_all(servers.iter().map(KafkaServer::restart)).await?),
             Self::RabbitMq { servers, .. } => drop(try_join_all(servers.iter().map(RabbitMqServer::restart)).await?),
+            Self::Sqs { server, .. } => server.restart().await?,
         }
         Ok(())
     }
@@ -170,6 +190,7 @@ impl WorkerBroker {
         match self {
             Self::Kafka { .. } => Ok(None),
             Self::RabbitMq { queue, .. } => queue.ready().await.map(Some),
+            Self::Sqs { queue, .. } => queue.left().await.map(Some),
         }
     }
 }

@@ -9,8 +9,8 @@ use hapax_worker_torture::{SourceBroker, WorkerTortureOptions, WorkerTortureResu
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-worker-torture [--transfers N] [--seed N] [--broker kafka|rabbitmq] [--brokers N] [--without-ledger]
-                            [--report FILE --commit COMMIT]";
+usage: hapax-worker-torture [--transfers N] [--seed N] [--broker kafka|rabbitmq|sqs] [--brokers N]
+                            [--without-ledger] [--report FILE --commit COMMIT]";
 
 struct WorkerArguments {
     options: WorkerTortureOptions,

@@ -8,7 +8,7 @@ pub(crate) fn command(options: &WorkerTortureOptions) -> String {
     let ledger = if *has_ledger { "" } else { " --without-ledger" };
     let broker = match broker {
         SourceBroker::Kafka => String::new(),
-        SourceBroker::RabbitMq => format!("--broker {} ", broker.word()),
+        SourceBroker::RabbitMq | SourceBroker::Sqs => format!("--broker {} ", broker.word()),
     };
     format!("cargo xtask prove worker --transfers {transfers} --seed {seed} {broker}--brokers {brokers}{ledger}")
 }
@@ -19,6 +19,7 @@ pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &Worker
     let broker = match options.broker {
         SourceBroker::Kafka => "Kafka",
         SourceBroker::RabbitMq => "RabbitMQ",
+        SourceBroker::Sqs => "a FIFO queue of SQS",
     };
     let heading = format!("## Workers on {broker} and PostgreSQL, {ledger}");
     let mut text = format!("{heading}\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));

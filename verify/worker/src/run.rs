@@ -26,17 +26,20 @@ pub enum SourceBroker {
     Kafka,
     /// A quorum queue, which all workers read at the same time.
     RabbitMq,
+    /// A FIFO queue of one stand-in for SQS. Each payer is a message group.
+    Sqs,
 }
 
 impl SourceBroker {
     /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Kafka, Self::RabbitMq];
+    pub const ALL: [Self; 3] = [Self::Kafka, Self::RabbitMq, Self::Sqs];
 
     /// The word of the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kafka => "kafka",
             Self::RabbitMq => "rabbitmq",
+            Self::Sqs => "sqs",
         }
     }
 }

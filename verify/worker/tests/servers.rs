@@ -13,12 +13,14 @@ use hapax_worker_torture::{SourceBroker, WorkerFault, WorkerTortureOptions, Work
 fn main() -> ExitCode {
     // A run needs both servers.
     let with = |broker| if servers::required(broker).is_ok() { "postgres" } else { broker };
-    let (kafka, rabbitmq) = (with("kafka"), with("rabbitmq"));
+    let (kafka, rabbitmq, sqs) = (with("kafka"), with("rabbitmq"), with("elasticmq"));
     servers::main([
         servers::test("no_fault_moves_money_twice_or_leaves_a_message", kafka, on_kafka),
         servers::test("the_audit_finds_second_effects_without_the_ledger", kafka, without_the_ledger_on_kafka),
         servers::test("no_fault_moves_money_twice_on_rabbitmq", rabbitmq, on_rabbitmq),
         servers::test("the_audit_finds_second_effects_on_rabbitmq", rabbitmq, without_the_ledger_on_rabbitmq),
+        servers::test("no_fault_moves_money_twice_or_out_of_order_on_sqs", sqs, on_sqs),
+        servers::test("the_audit_finds_second_effects_on_sqs", sqs, without_the_ledger_on_sqs),
     ])
 }
 
@@ -42,6 +44,10 @@ async fn on_rabbitmq() {
     with_the_ledger(SourceBroker::RabbitMq).await;
 }
 
+async fn on_sqs() {
+    with_the_ledger(SourceBroker::Sqs).await;
+}
+
 async fn with_the_ledger(broker: SourceBroker) -> WorkerTortureResult {
     let result = run(broker, 2000, 1, true).await;
     assert_eq!(result.damages, Vec::<String>::new());
@@ -56,6 +62,10 @@ async fn without_the_ledger_on_kafka() {
 
 async fn without_the_ledger_on_rabbitmq() {
     without_the_ledger(SourceBroker::RabbitMq).await;
+}
+
+async fn without_the_ledger_on_sqs() {
+    without_the_ledger(SourceBroker::Sqs).await;
 }
 
 async fn without_the_ledger(broker: SourceBroker) {
