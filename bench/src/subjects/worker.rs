@@ -6,6 +6,7 @@
 //! kafka.rs    topics, and loops that read them with the driver alone
 //! nats.rs     the same for streams of JetStream
 //! rabbitmq.rs the same for queues of RabbitMQ
+//! sqs.rs      the same for queues of SQS
 //! sqlite.rs   a queue and a ledger in one file
 //! backlog.rs  the memory of a worker process
 //! ```
@@ -17,6 +18,7 @@ mod loops;
 mod nats;
 mod rabbitmq;
 mod sqlite;
+mod sqs;
 
 use std::cell::OnceCell;
 use std::process::{Command, Stdio};
@@ -56,6 +58,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     subjects.push(duplicates(&servers));
     subjects.push(nats::batches(&servers));
     subjects.push(rabbitmq::batches(&servers));
+    subjects.push(sqs::batches(&servers));
     subjects.push(sqlite::batches());
     subjects.extend(published_patterns(&servers));
     subjects.push(backlog::memory(&servers, 100_000));

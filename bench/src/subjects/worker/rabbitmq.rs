@@ -137,9 +137,8 @@ async fn read(url: &str, name: &str, mut body: LoopBody) -> anyhow::Result<Batch
         let received = receive(&mut arriving, &mut begun).await?;
         let messages = received.iter().map(message).collect::<anyhow::Result<Vec<_>>>()?;
         body.handle(&messages).await?;
-        for delivery in &received {
-            delivery.ack(BasicAckOptions::default()).await?;
-        }
+        // One after the other takes four times as long.
+        try_join_all(received.iter().map(|delivery| delivery.ack(BasicAckOptions::default()))).await?;
         left -= messages.len();
     }
     let elapsed = begun.context("no message was processed")?.elapsed();
