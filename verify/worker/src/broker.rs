@@ -150,13 +150,15 @@ impl WorkerBroker {
         }
     }
 
-    /// Kills one (SIGKILL). One after the other is chosen by growing numbers.
-    pub(crate) fn kill(&self, number: usize) {
+    /// Kills one (SIGKILL). One after the other is chosen by growing numbers. The stand-in for SQS ends in order: after
+    /// SIGKILL it may have forgotten its queue.
+    pub(crate) async fn kill(&self, number: usize) -> Result<()> {
         match self {
             Self::Kafka { servers, .. } => servers[number % servers.len()].kill(),
             Self::RabbitMq { servers, .. } => servers[number % servers.len()].kill(),
-            Self::Sqs { server, .. } => server.kill(),
+            Self::Sqs { server, .. } => drop(server.terminate().await?),
         }
+        Ok(())
     }
 
     pub(crate) async fn restart(&self, number: usize) -> Result<()> {
@@ -168,12 +170,14 @@ impl WorkerBroker {
         Ok(())
     }
 
-    pub(crate) fn kill_all(&self) {
+    /// As [`kill`](Self::kill), for all of them.
+    pub(crate) async fn kill_all(&self) -> Result<()> {
         match self {
             Self::Kafka { servers, .. } => servers.iter().for_each(KafkaServer::kill),
             Self::RabbitMq { servers, .. } => servers.iter().for_each(RabbitMqServer::kill),
-            Self::Sqs { server, .. } => server.kill(),
+            Self::Sqs { server, .. } => drop(server.terminate().await?),
         }
+        Ok(())
     }
 
     pub(crate) async fn restart_all(&self) -> Result<()> {

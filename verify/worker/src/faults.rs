@@ -22,7 +22,8 @@ pub enum WorkerFault {
     Join,
     /// A worker leaves the group in order.
     Leave,
-    /// `kill -9` of a broker. They take turns, so that the leader of a queue is among three of them.
+    /// `kill -9` of a broker, and the end of the stand-in for SQS. They take turns, so that the leader of a queue is
+    /// among three of them.
     KillBroker,
     /// `kill -9` of all brokers, and a worker that is started before they are there again.
     StartWithoutBroker,
@@ -107,14 +108,14 @@ pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: 
             let number = world.killed;
             world.killed += 1;
             world.members.excuse_starts();
-            world.broker.kill(number);
+            world.broker.kill(number).await?;
             sleep(random.millis(1000)).await;
             world.broker.restart(number).await?;
             world.broker.wait_until_served().await?;
         }
         WorkerFault::StartWithoutBroker => {
             world.members.excuse_starts();
-            world.broker.kill_all();
+            world.broker.kill_all().await?;
             world.members.kill(place).await?;
             world.members.excuse_starts();
             // Half of them wait for longer than the driver does.
