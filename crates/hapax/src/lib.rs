@@ -34,6 +34,7 @@
 //! | `rabbitmq` | `brokers::RabbitMqSource`: messages from a queue of RabbitMQ; `RabbitMqSink`: events to it |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
+//! | `s3` | `stores::AnswerBucket`: objects in a bucket of S3, for large answers |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
@@ -59,5 +60,5 @@ pub use hapax_brokers as brokers;
 pub use hapax_core::testing;
 #[cfg(feature = "http")]
 pub use hapax_http as http;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite", feature = "sqlx"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "s3", feature = "sqlite", feature = "sqlx"))]
 pub use hapax_stores as stores;

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts; its ledger, outbox and dead letters |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
+//! | `s3` | [`AnswerBucket`]: objects in a bucket of S3, for large answers |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
@@ -17,7 +18,7 @@ compile_error!(
 
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod chaos;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "s3"))]
 mod errors;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod event;
@@ -27,6 +28,8 @@ mod headers;
 mod ledger_row;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod letter;
+#[cfg(feature = "s3")]
+mod objects;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -44,6 +47,8 @@ mod sqlite;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 
+#[cfg(feature = "s3")]
+pub use objects::{AnswerBucket, BucketUrl, FoundObject};
 #[cfg(feature = "postgres")]
 pub use postgres::{
     HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresOutbox, PostgresProcess,

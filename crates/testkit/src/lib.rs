@@ -13,11 +13,12 @@
 //!
 //! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
 //! leases and timeouts take no real time. [`FaultyTransaction`] is a transaction of a ledger with an injected fault.
-//! For tests of a backend: [`servers`], real servers that can be killed, stopped and given another clock, and a TCP
-//! [`proxy`] with injected faults.
+//! For tests of a backend: [`servers`], real servers that can be killed, stopped and given another clock, a TCP
+//! [`proxy`] with injected faults, and [`FakeBucket`].
 
 mod clock;
 mod differential;
+mod fake_bucket;
 mod faulty;
 mod faulty_transaction;
 mod ledger_runner;
@@ -39,6 +40,7 @@ mod virtual_time;
 
 pub use clock::ManualClock;
 pub use differential::differential;
+pub use fake_bucket::{BucketFault, FakeBucket};
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use faulty_transaction::{FaultyTransaction, StatementFault};
 pub use ledger_runner::{LedgerBackend, LedgerTrial, ledger_main};

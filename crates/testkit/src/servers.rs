@@ -23,6 +23,7 @@
 mod availability;
 mod broker;
 mod elasticmq;
+mod minio;
 #[cfg(feature = "postgres")]
 mod pgbouncer;
 #[cfg(feature = "postgres")]
@@ -40,6 +41,7 @@ pub use broker::{
 };
 pub use elasticmq::{ElasticMq, ElasticMqServer};
 pub use libtest_mimic::Trial;
+pub use minio::{Minio, MinioServer};
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]

@@ -7,14 +7,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use hapax_testkit::servers::{self, BrokerKind, BrokerServer, ElasticMq, Kafka, Nats, RabbitMq, Trial};
+use hapax_testkit::servers::{self, BrokerKind, BrokerServer, ElasticMq, Kafka, Minio, Nats, RabbitMq, Trial};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[path = "brokers/rabbitmq.rs"]
 mod rabbitmq;
 
 fn main() -> ExitCode {
-    let restarts = [tests::<Nats>(), tests::<Kafka>(), tests::<RabbitMq>(), tests::<ElasticMq>()];
+    let restarts = [tests::<Nats>(), tests::<Kafka>(), tests::<RabbitMq>(), tests::<ElasticMq>(), tests::<Minio>()];
     servers::main(restarts.into_iter().flatten().chain(rabbitmq::tests()).chain([
         servers::test("a_paused_server_does_not_reply_until_it_is_resumed", Nats::NAME, pause),
         servers::test("three_servers_form_a_cluster", Nats::NAME, form_cluster::<Nats>),

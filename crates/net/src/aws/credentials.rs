@@ -80,7 +80,12 @@ impl AwsCredentials {
 
     /// Those of a stand-in for AWS that checks none.
     pub fn of_a_stand_in() -> Self {
-        Self(CredentialSource::Fixed(Credentials::new("hapax", "hapax", None, None, "hapax")))
+        Self::of_key("hapax", "hapax")
+    }
+
+    /// A key that never ends, and its secret.
+    pub fn of_key(key: &str, secret: &str) -> Self {
+        Self(CredentialSource::Fixed(Credentials::new(key, secret, None, None, "hapax")))
     }
 
     pub(super) fn provided_by(provider: impl ProvideCredentials + 'static, runtime: Arc<dyn Runtime>) -> Self {

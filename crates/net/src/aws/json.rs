@@ -11,11 +11,12 @@ use bytes::Bytes;
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::{BoxError, Error, ErrorKind, Timestamp};
 use http::header::{CONTENT_TYPE, DATE, HOST};
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use serde_json::Value;
 
 use super::AwsCredentials;
 use super::sign::UnsignedRequest;
+use super::xml;
 use crate::http::{AnswerLimits, HttpClient, RequestFailure};
 
 /// The media type of a body.
@@ -34,8 +35,15 @@ const WRONG_TIME: &[&str] = &[
 ];
 
 /// The codes of a service that takes credentials no longer: they have ended, or the key is not in use any more.
-const ENDED: &[&str] =
-    &["ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException"];
+const ENDED: &[&str] = &[
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "UnrecognizedClientException",
+];
 
 /// The longest message of a refusal, in characters.
 const LONGEST_MESSAGE: usize = 500;
@@ -49,7 +57,7 @@ pub struct AwsEndpoint {
     pub region: String,
     /// The name of the service in signatures, for instance `sqs`.
     pub service: &'static str,
-    /// What the names of its operations have before them, for instance `AmazonSQS`.
+    /// What the names of its operations have before them, for instance `AmazonSQS`. Only for calls in JSON.
     pub target: &'static str,
     /// Who calls it.
     pub credentials: AwsCredentials,
@@ -81,6 +89,14 @@ pub struct AwsCall {
     pub body: Bytes,
     /// How long its answer may take. The head with the search for credentials.
     pub limits: AnswerLimits,
+}
+
+/// A request without its signature. The field `host` is not among its own.
+pub(super) struct OutgoingCall {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) fields: Vec<(&'static str, String)>,
+    pub(super) body: Bytes,
 }
 
 /// The answer to a call.
@@ -138,27 +154,53 @@ impl AwsClient {
     /// # Cancel safety
     /// If dropped, the service may have done it.
     pub async fn call(&self, call: &AwsCall) -> Result<AwsAnswer, AwsFailure> {
-        let until = self.0.runtime.boottime_now() + call.limits.head;
-        match self.attempt(call, until).await {
+        let AwsEndpoint { uri, target, .. } = &self.0.endpoint;
+        let operation = format!("{target}.{}", call.operation);
+        let fields = vec![(CONTENT_TYPE.as_str(), JSON.to_owned()), ("x-amz-target", operation)];
+        let request = OutgoingCall { method: Method::POST, uri: uri.clone(), fields, body: call.body.clone() };
+        let (response, began) = self.exchange(&request, call.limits).await?;
+        Ok(AwsAnswer { body: response.into_body(), began })
+    }
+
+    /// Sends a request, and returns the answer of a service that has carried it out.
+    ///
+    /// # Errors
+    /// Why there is none.
+    ///
+    /// # Cancel safety
+    /// If dropped, the service may have done it.
+    pub(super) async fn exchange(
+        &self,
+        request: &OutgoingCall,
+        limits: AnswerLimits,
+    ) -> Result<(Response<Bytes>, Duration), AwsFailure> {
+        let until = self.0.runtime.boottime_now() + limits.head;
+        let limits = |left| AnswerLimits { head: left, ..limits };
+        match self.attempt(request, until, &limits).await {
             Ok(answer) => Ok(answer),
             Err(FailedAttempt { is_cured: true, .. }) => {
-                self.attempt(call, until).await.map_err(|failed| failed.failure)
+                self.attempt(request, until, &limits).await.map_err(|failed| failed.failure)
             }
             Err(failed) => Err(failed.failure),
         }
     }
 
-    async fn attempt(&self, call: &AwsCall, until: Duration) -> Result<AwsAnswer, FailedAttempt> {
+    async fn attempt(
+        &self,
+        request: &OutgoingCall,
+        until: Duration,
+        limits: &(impl Fn(Duration) -> AnswerLimits + Sync),
+    ) -> Result<(Response<Bytes>, Duration), FailedAttempt> {
         let parts = &*self.0;
         let left = || until.saturating_sub(parts.runtime.boottime_now());
         let credentials = timeout(&*parts.runtime, left(), parts.endpoint.credentials.current()).await;
         let credentials = credentials.unwrap_or_else(|| Err(slow_credentials())).map_err(AwsFailure::NotSent)?;
         let time = parts.time();
-        let request = parts.signed(call, &credentials, time).map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
-        let limits = AnswerLimits { head: left(), ..call.limits };
-        let (response, began) = parts.http.send_timed(request, limits).await.map_err(AwsFailure::from)?;
+        let signed = parts.signed(request, &credentials, time);
+        let signed = signed.map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
+        let (response, began) = parts.http.send_timed(signed, limits(left())).await.map_err(AwsFailure::from)?;
         if response.status().is_success() {
-            return Ok(AwsAnswer { body: response.into_body(), began });
+            return Ok((response, began));
         }
         let (refusal, status) = (AwsRefusal::read(&response), response.status());
         if status.is_server_error() {
@@ -179,13 +221,15 @@ impl AwsClient {
 }
 
 impl ClientParts {
-    fn signed(&self, call: &AwsCall, by: &Credentials, time: Timestamp) -> Result<Request<Bytes>, BoxError> {
-        let AwsEndpoint { uri, region, service, target, .. } = &self.endpoint;
-        let (uri_text, target) = (uri.to_string(), format!("{target}.{}", call.operation));
-        let fields = [(HOST.as_str(), &*self.host), (CONTENT_TYPE.as_str(), JSON), ("x-amz-target", &*target)];
-        let unsigned = UnsignedRequest { uri: &uri_text, fields: &fields, body: &call.body, region, service, time };
+    fn signed(&self, call: &OutgoingCall, by: &Credentials, time: Timestamp) -> Result<Request<Bytes>, BoxError> {
+        let AwsEndpoint { region, service, .. } = &self.endpoint;
+        let OutgoingCall { method, uri, body, .. } = call;
+        let own = call.fields.iter().map(|(name, value)| (*name, &**value));
+        let fields: Vec<_> = [(HOST.as_str(), &*self.host)].into_iter().chain(own).collect();
+        let (uri_text, method) = (uri.to_string(), method.as_str());
+        let unsigned = UnsignedRequest { method, uri: &uri_text, fields: &fields, body, region, service, time };
         let signature = unsigned.signature(by)?;
-        let mut request = Request::post(uri.clone());
+        let mut request = Request::builder().method(method).uri(uri.clone());
         for (name, value) in fields {
             request = request.header(name, value);
         }
@@ -194,7 +238,7 @@ impl ClientParts {
             value.set_sensitive(true);
             request = request.header(name, value);
         }
-        Ok(request.body(call.body.clone())?)
+        Ok(request.body(body.clone())?)
     }
 
     /// The time of the service, as far as it is known.
@@ -251,13 +295,14 @@ fn unsignable(cause: BoxError) -> Error {
 impl AwsRefusal {
     fn read(response: &Response<Bytes>) -> Self {
         let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
-        let text = |names: [&str; 2]| names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned);
-        let code = text(["__type", "code"]).map(|code| Self::short_code(&code).to_owned());
+        let text = |json: [&str; 2], element| {
+            let text = json.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned);
+            text.or_else(|| xml::text(&String::from_utf8_lossy(response.body()), element))
+        };
+        let code = text(["__type", "code"], "Code").map(|code| Self::short_code(&code).to_owned());
         let code = code.unwrap_or_else(|| format!("HTTP {}", response.status().as_u16()));
-        Self {
-            code,
-            message: text(["message", "Message"]).map(|message| Self::beginning(&message)).unwrap_or_default(),
-        }
+        let message = text(["message", "Message"], "Message").unwrap_or_default();
+        Self { code, message: Self::beginning(&message) }
     }
 
     /// The message without what was signed.

@@ -3,12 +3,19 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::http_request::{
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode,
+    sign,
+};
 use aws_sigv4::sign::v4::SigningParams;
 use hapax_core::{BoxError, Timestamp};
 
+/// The name of S3 in signatures.
+pub(super) const S3: &str = "s3";
+
 /// A request that is to be signed.
 pub(super) struct UnsignedRequest<'a> {
+    pub(super) method: &'a str,
     pub(super) uri: &'a str,
     pub(super) fields: &'a [(&'a str, &'a str)],
     pub(super) body: &'a [u8],
@@ -19,7 +26,7 @@ pub(super) struct UnsignedRequest<'a> {
 }
 
 impl UnsignedRequest<'_> {
-    /// The fields that a POST gets beside its own.
+    /// The fields that a request gets beside its own.
     pub(super) fn signature(&self, credentials: &Credentials) -> Result<Vec<(String, String)>, BoxError> {
         let identity = credentials.clone().into();
         let params = SigningParams::builder()
@@ -27,14 +34,25 @@ impl UnsignedRequest<'_> {
             .region(self.region)
             .name(self.service)
             .time(UNIX_EPOCH + Duration::from_micros(self.time.0))
-            .settings(SigningSettings::default())
+            .settings(self.settings())
             .build()?
             .into();
         let body = SignableBody::Bytes(self.body);
-        let request = SignableRequest::new("POST", self.uri, self.fields.iter().copied(), body)?;
+        let request = SignableRequest::new(self.method, self.uri, self.fields.iter().copied(), body)?;
         let (signature, _) = sign(request, &params)?.into_parts();
         let (fields, _) = signature.into_parts();
         Ok(fields.into_iter().map(|field| (field.name().to_owned(), field.value().to_owned())).collect())
+    }
+
+    /// S3 differs from all other services: the hash of the body is a field, and the path is signed as it is.
+    fn settings(&self) -> SigningSettings {
+        let mut settings = SigningSettings::default();
+        if self.service == S3 {
+            settings.percent_encoding_mode = PercentEncodingMode::Single;
+            settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+            settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        }
+        settings
     }
 }
 
@@ -54,7 +72,8 @@ mod tests {
         let secret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
         let credentials = Credentials::new("AKIDEXAMPLE", secret, token.map(str::to_owned), None, "test");
         let (uri, region, service) = ("http://example.amazonaws.com/", "us-east-1", "service");
-        let request = UnsignedRequest { uri, fields, body: body.as_bytes(), region, service, time: TIME };
+        let (method, body) = ("POST", body.as_bytes());
+        let request = UnsignedRequest { method, uri, fields, body, region, service, time: TIME };
         let signed = request.signature(&credentials).unwrap();
         let value = |name: &str| signed.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).unwrap().1.clone();
         assert_eq!(value("x-amz-date"), "20150830T123600Z");
@@ -95,5 +114,33 @@ mod tests {
                  Signature=d3875051da38690788ef43de4db0d8f280229d82040bfac253562e56c3f20e0b"
             )
         );
+    }
+
+    /// The example of AWS for an object with a name that needs no encoding, except for its `$`.
+    #[test]
+    fn an_object_is_signed_with_the_hash_of_its_body_and_its_path_as_it_is() {
+        let credentials =
+            Credentials::new("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None, None, "test");
+        let fields = [
+            ("host", "examplebucket.s3.amazonaws.com"),
+            ("date", "Fri, 24 May 2013 00:00:00 GMT"),
+            ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+        ];
+        let request = UnsignedRequest {
+            method: "PUT",
+            uri: "https://examplebucket.s3.amazonaws.com/test%24file.text",
+            fields: &fields,
+            body: b"Welcome to Amazon S3.",
+            region: "us-east-1",
+            service: S3,
+            time: Timestamp(1_369_353_600_000_000),
+        };
+        let signed = request.signature(&credentials).unwrap();
+        let value = |name: &str| signed.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).unwrap().1.clone();
+        let hash = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
+        assert_eq!(value("x-amz-content-sha256"), hash);
+        let authorization = value("authorization");
+        let signature = "Signature=98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd";
+        assert!(authorization.ends_with(signature), "{authorization}");
     }
 }

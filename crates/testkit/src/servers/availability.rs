@@ -123,6 +123,7 @@ pub(crate) fn end_shared() {
     super::RabbitMqServer::end_shared();
     super::RabbitMq3Server::end_shared();
     super::ElasticMqServer::end_shared();
+    super::MinioServer::end_shared();
 }
 
 #[cfg(test)]

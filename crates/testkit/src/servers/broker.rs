@@ -19,7 +19,8 @@ mod kinds;
 
 pub use kinds::{Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server, RabbitMqServer};
 
-/// A kind of broker: [`Nats`], [`Kafka`], [`RabbitMq`], [`RabbitMq3`] or [`ElasticMq`](super::ElasticMq).
+/// A kind of broker: [`Nats`], [`Kafka`], [`RabbitMq`], [`RabbitMq3`] or [`ElasticMq`](super::ElasticMq);
+/// or [`Minio`](super::Minio), which is started like a broker.
 pub trait BrokerKind: Sized + Send + Sync + 'static {
     /// The name of the service, for [`required`](super::required).
     const NAME: &'static str;
@@ -160,7 +161,7 @@ impl<K: BrokerKind> BrokerServer<K> {
         self.address
     }
 
-    /// The URL of the server: `nats://`, `kafka://`, `amqp://` or `sqs+http://` and its address.
+    /// The URL of the server: `nats://`, `kafka://`, `amqp://`, `sqs+http://` or `http://` and its address.
     pub fn url(&self) -> String {
         format!("{}{}", K::URL, self.address)
     }

@@ -1,0 +1,195 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::runtime::Runtime;
+use hapax_core::{Error, ErrorKind, Result, Token};
+use hapax_net::aws::{AwsCredentials, AwsFailure, BucketClient, BucketEndpoint, LifecycleRule};
+use hapax_net::http::{AnswerLimits, HttpClient, HttpSettings};
+use hapax_net::tls::{self, ServerTrust};
+
+use super::BucketUrl;
+use crate::errors::invalid;
+
+/// The largest object that is read, in bytes.
+const LARGEST: usize = 256 << 20;
+
+/// The name behind the prefix of an object that is always there, once it was needed.
+const KNOWN: &str = "check";
+
+/// Answers in a bucket. Clones share the connections.
+///
+/// Each call is sent once. A failure is of the kind `NotApplied`: nothing names an object that is not confirmed, and to
+/// write the same answer again under its name is harmless.
+#[derive(Clone)]
+pub struct AnswerBucket {
+    client: BucketClient,
+    url: BucketUrl,
+    kept_for: Option<Duration>,
+}
+
+/// What a bucket has under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundObject {
+    /// An object.
+    Bytes(Bytes),
+    /// Nothing.
+    Missing,
+}
+
+impl AnswerBucket {
+    /// A bucket with the credentials of the usual places of AWS. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// `Unusable` if a file that the URL names cannot be used, or the system has no authorities for TLS.
+    pub fn new(url: &BucketUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let http = http_client(url, &runtime)?;
+        let credentials = AwsCredentials::from_chain(url.region(), http.clone(), Arc::clone(&runtime));
+        Self::with(url, credentials, http, runtime)
+    }
+
+    /// A bucket with this key and its secret. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// See [`AnswerBucket::new`].
+    pub fn with_key(url: &BucketUrl, (key, secret): (&str, &str), runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let http = http_client(url, &runtime)?;
+        Self::with(url, AwsCredentials::of_key(key, secret), http, runtime)
+    }
+
+    fn with(url: &BucketUrl, credentials: AwsCredentials, http: HttpClient, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let uri = url.place().parse();
+        let uri = uri.map_err(|error| invalid("the URL of the bucket is no URI").caused_by(error))?;
+        let endpoint = BucketEndpoint { uri, region: url.region().to_owned(), credentials };
+        let limits = AnswerLimits { head: url.timeout, body: url.timeout };
+        Ok(Self { client: BucketClient::new(endpoint, limits, http, runtime)?, url: url.clone(), kept_for: None })
+    }
+
+    /// The same bucket, for which [`check`](Self::check) wants lifecycle rules that keep an answer at least that long:
+    /// its retention, the time for which an outcome may stay unknown before, and a day.
+    #[must_use]
+    pub fn kept_for(mut self, longest: Duration) -> Self {
+        self.kept_for = Some(longest);
+        self
+    }
+
+    /// How long the bucket has to keep an answer, if that is known.
+    pub(super) fn wanted_life(&self) -> Option<Duration> {
+        self.kept_for
+    }
+
+    /// The URL of the bucket.
+    pub fn url(&self) -> &BucketUrl {
+        &self.url
+    }
+
+    /// Writes an object and waits until the bucket has confirmed it.
+    ///
+    /// # Errors
+    /// `NotApplied` if the object may not be there.
+    ///
+    /// # Cancel safety
+    /// If dropped, the object may be written.
+    pub async fn put(&self, name: &str, answer: Bytes) -> Result<()> {
+        self.client.put(name, answer).await.map_err(|failure| self.failed("does not take an answer", failure))
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// `NotApplied` if it is not known what is there.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn get(&self, name: &str) -> Result<FoundObject> {
+        let failure = match self.client.get(name).await {
+            Ok(bytes) => return Ok(FoundObject::Bytes(bytes)),
+            Err(failure) => failure,
+        };
+        let code = match &failure {
+            AwsFailure::Refused(refusal) => &*refusal.code,
+            AwsFailure::NotSent(_) | AwsFailure::Unknown(_) => "",
+        };
+        // Who may not list a bucket is told that the access is denied, if there is no object. Then another one, which
+        // is there, shows whether this user may read objects.
+        if code == "NoSuchKey" || code == "AccessDenied" && self.may_read().await {
+            return Ok(FoundObject::Missing);
+        }
+        Err(self.failed("does not give an answer", failure))
+    }
+
+    /// Whether an object that was written just now can be read.
+    async fn may_read(&self) -> bool {
+        let name = format!("{}/{KNOWN}", self.url.prefix());
+        self.client.put(&name, Bytes::from_static(b"hapax")).await.is_ok() && self.client.get(&name).await.is_ok()
+    }
+
+    /// The names of the objects in a folder that were written under this token or an earlier one.
+    ///
+    /// # Errors
+    /// `NotApplied` if they are not known.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn names_up_to(&self, folder: &str, token: Token) -> Result<Vec<String>> {
+        let (mut names, mut from) = (Vec::new(), None);
+        loop {
+            let listed = self.client.list(&format!("{folder}/"), from.as_deref()).await;
+            let listed = listed.map_err(|failure| self.failed("does not list the answers of a record", failure))?;
+            names.extend(
+                listed.names.into_iter().filter(|name| written_under(name).is_some_and(|other| other <= token)),
+            );
+            match listed.next {
+                Some(next) => from = Some(next),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// The rules of the bucket that remove objects by their age.
+    ///
+    /// # Errors
+    /// `NotApplied` if they are not known, for instance because they must not be read.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub(super) async fn lifecycle(&self) -> Result<Vec<LifecycleRule>> {
+        self.client.lifecycle().await.map_err(|failure| self.failed("does not show its lifecycle rules", failure))
+    }
+
+    /// Removes an object. It is no error if there is none.
+    ///
+    /// # Errors
+    /// `NotApplied` if it may still be there.
+    ///
+    /// # Cancel safety
+    /// If dropped, the object may be removed.
+    pub async fn delete(&self, name: &str) -> Result<()> {
+        self.client.delete(name).await.map_err(|failure| self.failed("does not remove an object", failure))
+    }
+
+    fn failed(&self, what: &str, failure: AwsFailure) -> Error {
+        Error::new(ErrorKind::NotApplied, format!("the bucket {} {what}", self.url)).caused_by(failure)
+    }
+}
+
+/// The token in the name of an object: the 20 digits before the hash.
+fn written_under(name: &str) -> Option<Token> {
+    let (token, _) = name.rsplit('/').next()?.split_once('-')?;
+    token.parse().ok().filter(|_| token.len() == 20).map(Token)
+}
+
+fn http_client(url: &BucketUrl, runtime: &Arc<dyn Runtime>) -> Result<HttpClient> {
+    let tls = tls::client_config(ServerTrust::Named, &url.tls_files());
+    // Without TLS for the bucket it is only for credentials, which may have places without TLS, too.
+    let tls = if url.has_tls() { Some(tls?) } else { tls.ok() };
+    let (max_body, time_limit) = (LARGEST, url.timeout);
+    HttpClient::new(HttpSettings { tls, max_body, time_limit, ..HttpSettings::new(Arc::clone(runtime)) })
+}
+
+impl fmt::Debug for AnswerBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnswerBucket").field(&self.url).finish()
+    }
+}

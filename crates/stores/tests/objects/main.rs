@@ -1,0 +1,190 @@
+//! Objects in a bucket: on MinIO, and on a bucket with faults.
+
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+
+use std::error::Error as StdError;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::{Error, ErrorKind, Token};
+use hapax_stores::{AnswerBucket, BucketUrl, FoundObject};
+use hapax_testkit::servers::{self, MinioServer, Trial};
+use hapax_testkit::{BucketFault, FakeBucket};
+
+fn main() -> ExitCode {
+    macro_rules! tests {
+        ($service:expr, $($name:ident),* $(,)?) => { vec![$(test($service, stringify!($name), $name)),*] };
+    }
+    let mut trials = tests![
+        Some("minio"),
+        an_object_is_written_read_listed_and_removed,
+        a_wrong_secret_and_a_missing_bucket_are_no_missing_object,
+        a_bucket_that_is_down_is_used_again_when_it_is_back,
+    ];
+    trials.extend(tests![
+        None,
+        a_failure_is_never_a_missing_object,
+        a_call_that_is_not_answered_is_given_up,
+        a_write_without_an_answer_may_be_there_and_can_be_repeated,
+        who_may_not_list_the_bucket_learns_of_a_missing_object_all_the_same,
+        only_objects_of_the_token_and_of_earlier_ones_are_listed,
+    ]);
+    servers::main(trials)
+}
+
+fn test<F: Future<Output = ()> + 'static>(service: Option<&'static str>, name: &str, run: fn() -> F) -> Trial {
+    match service {
+        Some(service) => servers::test(name, service, run),
+        None => {
+            let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+            Trial::test(name, move || {
+                runtime()?.block_on(run());
+                Ok(())
+            })
+        }
+    }
+}
+
+fn runtime() -> Arc<dyn Runtime> {
+    Arc::new(Tokio::current())
+}
+
+fn bucket(url: &str) -> AnswerBucket {
+    let url: BucketUrl = url.parse().unwrap();
+    AnswerBucket::with_key(&url, (MinioServer::KEY, MinioServer::SECRET), runtime()).unwrap()
+}
+
+fn found(bytes: &[u8]) -> FoundObject {
+    FoundObject::Bytes(Bytes::copy_from_slice(bytes))
+}
+
+/// The error of a bucket, with its causes. It must say that nothing was applied.
+fn refused<T: std::fmt::Debug>(result: hapax_core::Result<T>) -> String {
+    let error: Error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
+    assert!(error.source().is_some());
+    format!("{error:?}")
+}
+
+async fn an_object_is_written_read_listed_and_removed() {
+    let server = MinioServer::shared().await.unwrap();
+    let bucket = bucket(&server.answers("objects"));
+    for (number, size) in [1, 100, 5 << 20].into_iter().enumerate() {
+        let content: Bytes = (0..size).map(|at: usize| u8::try_from(at % 251).unwrap()).collect::<Vec<_>>().into();
+        let name = format!("objects/ab/{number:020}-0011");
+        assert_eq!(bucket.get(&name).await.unwrap(), FoundObject::Missing);
+        bucket.put(&name, content.clone()).await.unwrap();
+        bucket.put(&name, content.clone()).await.unwrap();
+        assert_eq!(bucket.get(&name).await.unwrap(), FoundObject::Bytes(content));
+    }
+    let name = |number: u64| format!("objects/ab/{number:020}-0011");
+    assert_eq!(bucket.names_up_to("objects/ab", Token(1)).await.unwrap(), [name(0), name(1)]);
+    bucket.delete(&name(1)).await.unwrap();
+    bucket.delete(&name(1)).await.unwrap();
+    assert_eq!(bucket.get(&name(1)).await.unwrap(), FoundObject::Missing);
+    assert_eq!(bucket.names_up_to("objects/ab", Token(9)).await.unwrap(), [name(0), name(2)]);
+}
+
+async fn a_wrong_secret_and_a_missing_bucket_are_no_missing_object() {
+    let server = MinioServer::shared().await.unwrap();
+    let url: BucketUrl = server.answers("objects").parse().unwrap();
+    let key = |key, secret| AnswerBucket::with_key(&url, (key, secret), runtime()).unwrap();
+    for (bucket, code) in [
+        (key(MinioServer::KEY, "another"), "SignatureDoesNotMatch"),
+        (key("nobody", MinioServer::SECRET), "InvalidAccessKeyId"),
+        (bucket(&format!("s3://absent/objects?endpoint={}", server.url())), "NoSuchBucket"),
+    ] {
+        let read = refused(bucket.get("objects/x").await);
+        assert!(read.contains(code), "{read}");
+        let written = refused(bucket.put("objects/x", Bytes::from_static(b"x")).await);
+        assert!(written.contains(code) && !written.contains("hapax-secret"), "{written}");
+    }
+}
+
+async fn a_bucket_that_is_down_is_used_again_when_it_is_back() {
+    let server = MinioServer::start(&[]).await.unwrap();
+    let bucket = bucket(&server.answers("objects"));
+    bucket.put("objects/x", Bytes::from_static(b"x")).await.unwrap();
+    server.kill();
+    refused(bucket.get("objects/x").await);
+    refused(bucket.put("objects/y", Bytes::from_static(b"y")).await);
+    server.restart().await.unwrap();
+    assert_eq!(bucket.get("objects/x").await.unwrap(), found(b"x"));
+    assert_eq!(bucket.get("objects/y").await.unwrap(), FoundObject::Missing);
+}
+
+async fn a_failure_is_never_a_missing_object() {
+    let fake = FakeBucket::start().await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    bucket.put("a/x", Bytes::from_static(b"content")).await.unwrap();
+    for (fault, said) in [
+        (BucketFault::Down, "no whole answer came"),
+        (BucketFault::Busy, "SlowDown"),
+        (BucketFault::Forbidden, "AccessDenied"),
+        (BucketFault::Cuts, "no whole answer came"),
+        (BucketFault::LosesAnswers, "no whole answer came"),
+    ] {
+        fake.set_fault(Some(fault));
+        let error = refused(bucket.get("a/x").await);
+        assert!(error.contains("s3://fake/a") && error.contains(said), "{fault:?}: {error}");
+        // Each call is sent once. Who is forbidden to read is asked to read another object.
+        fake.set_fault(None);
+        assert_eq!(bucket.get("a/x").await.unwrap(), found(b"content"));
+    }
+    fake.set_fault(Some(BucketFault::Full));
+    let error = refused(bucket.put("a/y", Bytes::from_static(b"y")).await);
+    assert!(error.contains("XMinioStorageFull"), "{error}");
+    assert_eq!(bucket.get("a/x").await.unwrap(), found(b"content"), "a full bucket still gives what it has");
+    let sent = fake.requests().iter().filter(|request| *request == "PUT /fake/a/y").count();
+    assert_eq!(sent, 1, "it is not sent again");
+}
+
+async fn a_call_that_is_not_answered_is_given_up() {
+    let fake = FakeBucket::start().await.unwrap();
+    let bucket = bucket(&format!("{}&timeout=1", fake.answers("a")));
+    fake.set_fault(Some(BucketFault::Held));
+    let error = refused(bucket.put("a/x", Bytes::from_static(b"x")).await);
+    assert!(error.contains("does not answer within"), "{error}");
+}
+
+async fn a_write_without_an_answer_may_be_there_and_can_be_repeated() {
+    let fake = FakeBucket::start().await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    fake.set_fault(Some(BucketFault::LosesAnswers));
+    refused(bucket.put("a/x", Bytes::from_static(b"x")).await);
+    fake.set_fault(None);
+    assert_eq!(bucket.get("a/x").await.unwrap(), found(b"x"));
+    bucket.put("a/x", Bytes::from_static(b"x")).await.unwrap();
+    assert_eq!(bucket.get("a/x").await.unwrap(), found(b"x"));
+}
+
+async fn who_may_not_list_the_bucket_learns_of_a_missing_object_all_the_same() {
+    let fake = FakeBucket::start().await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    fake.set_fault(Some(BucketFault::HidesMissing));
+    assert_eq!(bucket.get("a/x").await.unwrap(), FoundObject::Missing);
+    assert_eq!(fake.objects().keys().collect::<Vec<_>>(), ["a/check"]);
+    // Nothing can be read, so nothing is known about this object.
+    fake.set_fault(Some(BucketFault::Forbidden));
+    refused(bucket.get("a/x").await);
+}
+
+async fn only_objects_of_the_token_and_of_earlier_ones_are_listed() {
+    let fake = FakeBucket::start().await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    let name = |folder: &str, token: u64| format!("a/{folder}/{token:020}-00");
+    for token in 1..=6 {
+        bucket.put(&name("r", token), Bytes::from_static(b"x")).await.unwrap();
+    }
+    for other in [name("ra", 1), "a/r/check".to_owned(), "a/r/1-00".to_owned()] {
+        bucket.put(&other, Bytes::from_static(b"x")).await.unwrap();
+    }
+    fake.set_fault(Some(BucketFault::Forbidden));
+    refused(bucket.names_up_to("a/r", Token(5)).await);
+    fake.set_fault(None);
+    let listed: Vec<String> = (1..=5).map(|token| name("r", token)).collect();
+    assert_eq!(bucket.names_up_to("a/r", Token(5)).await.unwrap(), listed);
+    assert_eq!(bucket.names_up_to("a/absent", Token(5)).await.unwrap(), [""; 0]);
+}
