@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::chaos::Mutant;
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::{Millis, Owner, Seconds};
+use crate::record::{Completion, Millis, Owner, Seconds, StoredAnswer};
 use crate::runtime::{Runtime, Tasks, timeout};
 use crate::settings::PolicyTerms;
 use crate::store::{Protocol, Store};
@@ -111,6 +111,14 @@ impl LeaseEngine {
         timeout(&*self.runtime, self.store_timeout, request(Protocol::over(&*self.store)))
             .await
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, "the store did not answer in time")))
+    }
+
+    /// The recorded answer itself. The limit is that of the place where it lies.
+    pub(crate) async fn fetch(&self, completion: Completion) -> Result<Completion> {
+        match completion.form {
+            StoredAnswer::Whole => Ok(completion),
+            StoredAnswer::Pointer => self.store.fetch(completion).await,
+        }
     }
 
     /// Draws a new owner at random.

@@ -64,6 +64,8 @@ pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;
 pub use journal::Journal;
 pub use key::{Call, EventId, Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
-pub use record::{Completion, Holding, Millis, Owner, Phase, Record, Seconds, State, Timestamp, Token};
+pub use record::{
+    AnswerPointer, Completion, Holding, Millis, Owner, Phase, Record, Seconds, State, StoredAnswer, Timestamp, Token,
+};
 pub use settings::{Found, OnBusy, OnLapse, OnStoreDown, Policy, Probe, Repeatable, Settings};
 pub use store::{Inspect, Store};

@@ -184,8 +184,8 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     let lost = || Reply(Completed::Lost(record.clone()));
     let is_same_token = record.token == token;
     match &record.state {
-        State::Completed(recorded) if is_same_token && recorded.answer == ask.answer => Reply(Completed::Already), // C3
-        State::Completed(_) => lost(),                                                                             // C4
+        State::Completed(recorded) if is_same_token && recorded.holds(&ask.answer) => Reply(Completed::Already), // C3
+        State::Completed(_) => lost(),                                                                           // C4
         State::Open(phase, holding) if is_same_token && holding.owner == ask.claim.owner => match phase {
             Phase::Dead => lost(),                                                                // C5
             Phase::InProgress | Phase::Released | Phase::Indeterminate => write(Completed::Done), // C6
@@ -308,7 +308,7 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
         }
         // A larger token than expected: the same verdict may have been written before, and its reply was lost.
         (State::Completed(recorded), Verdict::Done { answer, .. })
-            if record.token > expected && recorded.answer == *answer =>
+            if record.token > expected && recorded.holds(answer) =>
         {
             Reply(Resolved::Yes) // V3
         }

@@ -17,10 +17,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::chaos::Mutant;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
-use crate::record::{Phase, Record, State, Timestamp, Token};
+use crate::record::{Completion, Phase, Record, State, StoredAnswer, Timestamp, Token};
 
 pub use inspect::{Chunk, Finding, Inspect, RecordStatus, Scan, ScanPosition, Scanned, Severity};
 pub use memory::{Memory, MemorySettings};
@@ -86,6 +86,25 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`Store::begin`].
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped>;
+
+    /// The recorded answer itself, if the record has only a pointer to it. Call it for an answer that is given to
+    /// somebody, and not within the time limit of the store: the answer lies elsewhere.
+    ///
+    /// # Errors
+    /// - `Damaged`: the answer is gone or was altered. The effect happened all the same, and must not happen again.
+    /// - `NotApplied`: the answer cannot be fetched now, or this store knows no place but its own.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    async fn fetch(&self, completion: Completion) -> Result<Completion> {
+        match completion.form {
+            StoredAnswer::Whole => Ok(completion),
+            StoredAnswer::Pointer => Err(Error::new(
+                ErrorKind::NotApplied,
+                "the answer is not in the store: name the bucket in which this and every other process keeps answers",
+            )),
+        }
+    }
 }
 
 /// The reply of a store to a begin. [`machine::begin`](crate::machine::begin) decides about a record that was found.

@@ -34,7 +34,7 @@
 //! | `rabbitmq` | `brokers::RabbitMqSource`: messages from a queue of RabbitMQ; `RabbitMqSink`: events to it |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
-//! | `s3` | `stores::AnswerBucket`: objects in a bucket of S3, for large answers |
+//! | `s3` | `stores::FarAnswers`: large answers in a bucket of S3, beside any store |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
@@ -48,10 +48,10 @@ pub use hapax_core::relay;
 #[cfg(feature = "worker")]
 pub use hapax_core::worker;
 pub use hapax_core::{
-    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,
-    Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record, RecordKey,
-    Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, Timestamp, Token, broker, gate, journal, ledger,
-    machine, outbox, runtime, settings, store, telemetry,
+    AnswerPointer, BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity,
+    Inspect, Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record,
+    RecordKey, Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, StoredAnswer, Timestamp, Token,
+    broker, gate, journal, ledger, machine, outbox, runtime, settings, store, telemetry,
 };
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]

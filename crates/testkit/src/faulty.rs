@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Inserted, Swapped};
-use hapax_core::{Error, ErrorKind, RecordKey, Result, Store};
+use hapax_core::{Completion, Error, ErrorKind, RecordKey, Result, Store};
 use parking_lot::Mutex;
 
 /// A fault of one store call.
@@ -317,6 +317,11 @@ impl Store for Faulty {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let request = StoreRequest::Swap(*rk, Box::new((seen.clone(), next.clone())));
         self.call(request, self.inner.swap(rk, seen, next)).await
+    }
+
+    /// Never fails by itself: an answer outside of the store has faults of its own.
+    async fn fetch(&self, completion: Completion) -> Result<Completion> {
+        self.inner.fetch(completion).await
     }
 }
 

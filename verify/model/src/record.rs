@@ -148,7 +148,7 @@ impl From<&ModelRecord> for Record {
     fn from(kept: &ModelRecord) -> Self {
         let state = match kept.state {
             ModelState::InProgress(held) => State::Open(Phase::InProgress, held.into()),
-            ModelState::Completed(answer) => State::Completed(Completion { answer: bytes(answer), expiry: 0 }),
+            ModelState::Completed(answer) => State::Completed(Completion::whole(bytes(answer), 0)),
             ModelState::Released(held) => State::Open(Phase::Released, held.into()),
             ModelState::Indeterminate(held) => State::Open(Phase::Indeterminate, held.into()),
             ModelState::Dead(held) => State::Open(Phase::Dead, held.into()),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax::store::{Inserted, Swapped};
-use hapax::{Error, ErrorKind, RecordKey, Result, Store};
+use hapax::{Completion, Error, ErrorKind, RecordKey, Result, Store};
 
 /// A wrapper that refuses begins until the start-up checks pass. Attempts that other processes run, or that ran before,
 /// can still be renewed and completed.
@@ -29,6 +29,7 @@ impl UnverifiedStore {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Store for UnverifiedStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
@@ -56,5 +57,9 @@ impl Store for UnverifiedStore {
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         self.store.swap(rk, seen, next).await
+    }
+
+    async fn fetch(&self, completion: Completion) -> Result<Completion> {
+        self.store.fetch(completion).await
     }
 }

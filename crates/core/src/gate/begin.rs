@@ -59,7 +59,10 @@ impl Gate {
                 }
                 Ok(BeginOutcome::Granted(claim.to_granted(grant)))
             }
-            Ok(Begun::Replay(completion)) => Ok(BeginOutcome::Replay(completion)),
+            // A failure is none of the store, and must never let the handler run: the effect has happened.
+            Ok(Begun::Replay(completion)) => {
+                Ok(BeginOutcome::Replay(Box::pin(self.shared.leases.fetch(completion)).await?))
+            }
             Ok(Begun::Busy(retry_after)) => Ok(BeginOutcome::Refused(Reason::Busy { retry_after })),
             Ok(Begun::Mismatch) => Ok(BeginOutcome::Refused(Reason::Mismatch)),
             Ok(Begun::Indeterminate(since)) => Ok(BeginOutcome::Refused(Reason::Indeterminate { since })),

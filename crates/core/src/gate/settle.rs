@@ -151,7 +151,7 @@ impl GrantGuard {
         let mut wait = self.gate.terms.record_patience;
         loop {
             let error = match self.record_within(&mut unrecorded, wait).await {
-                Ok(completed) => return self.completed_result((answer, ended), completed),
+                Ok(completed) => return self.completed_result((answer, ended), completed).await,
                 Err(error) => error,
             };
             if let Some(heartbeat) = &self.heartbeat {
@@ -221,7 +221,7 @@ impl GrantGuard {
         RunResult { answer, provenance: Provenance::Fresh, recorded, expiry: Some(expiry) }
     }
 
-    fn completed_result<A: Answer>(
+    async fn completed_result<A: Answer>(
         &self,
         (answer, ended): (A, Timestamp),
         completed: Completed,
@@ -234,16 +234,19 @@ impl GrantGuard {
                 Ok(self.fresh(answer, ended, Recorded::Yes))
             }
             Completed::Lost(_) if Mutant::LostGivesOwnAnswer.is_on() => Ok(self.fresh(answer, ended, Recorded::Yes)),
-            Completed::Lost(record) => self.lost_result(record),
+            Completed::Lost(record) => Box::pin(self.lost_result(record)).await,
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is older than its retention")),
         }
     }
 
     /// The handler had its effect, but the record belongs to another attempt.
-    fn lost_result<A: Answer>(&self, other: Record) -> Result<RunResult<A>, Refused<A>> {
+    async fn lost_result<A: Answer>(&self, other: Record) -> Result<RunResult<A>, Refused<A>> {
         telemetry::divergent(self.granted.grant.rk, self.granted.grant.token.0, &other);
         match machine::recorded_answer(&other, self.granted.grant.fingerprint) {
-            Some(completion) => RunResult::from_record(completion.clone(), Provenance::Canonical),
+            Some(completion) => {
+                let fetched = self.gate.shared.leases.fetch(completion.clone()).await;
+                RunResult::from_record(fetched.map_err(Refused::store)?, Provenance::Canonical)
+            }
             None => Err(unknown("the grant was lost before the answer was recorded")),
         }
     }

@@ -89,6 +89,6 @@ pub(super) fn completed(
     retention: Seconds,
     at: Timestamp,
 ) -> Change {
-    let completion = Completion { answer: answer.clone(), expiry: at.plus(retention.into()).seconds() };
+    let completion = Completion::whole(answer.clone(), at.plus(retention.into()).seconds());
     Change { record: Record { token, fingerprint, state: State::Completed(completion) }, lifetime: retention }
 }

@@ -94,7 +94,7 @@ impl RecordReopener {
             return LetterRecord::Other;
         }
         match &record.state {
-            State::Completed(completion) if completion.answer == self.processed => LetterRecord::Processed,
+            State::Completed(completion) if completion.holds(&self.processed) => LetterRecord::Processed,
             State::Completed(_) => LetterRecord::Answered,
             State::Open(Phase::InProgress, _) if seen.is_running() => LetterRecord::Running,
             State::Open(Phase::InProgress, _) => LetterRecord::Lapsed,

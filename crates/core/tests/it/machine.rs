@@ -58,7 +58,7 @@ fn record(state: State) -> Record {
 }
 
 fn answered(answer: &'static str) -> State {
-    State::Completed(Completion { answer: Bytes::from_static(answer.as_bytes()), expiry: 6_000 })
+    State::Completed(Completion::whole(answer, 6_000))
 }
 
 /// A record with half of its lease and half of its life left.
@@ -122,7 +122,7 @@ fn change_to(state: State, lifetime: Seconds) -> Change {
 
 fn completed_under(token: Token, answer: &'static str) -> Change {
     let expiry = NOW.plus(RETENTION.into()).seconds();
-    let completion = Completion { answer: Bytes::from_static(answer.as_bytes()), expiry };
+    let completion = Completion::whole(answer, expiry);
     let record = Record { token, fingerprint: PAYLOAD, state: State::Completed(completion) };
     Change { record, lifetime: RETENTION }
 }

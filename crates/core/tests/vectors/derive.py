@@ -164,6 +164,10 @@ RECORDS = [
     header("largest", IN_PROGRESS, rule=255, token=2**64 - 1,
            lease_ms=2**32 - 1, lifetime_s=2**32 - 1, attempt=2**16 - 1),
     header("completed_largest", COMPLETED, rule=255, token=2**64 - 1, expiry_s=2**32 - 1),
+    "# An answer outside of the store: version, length, hash and path of the answer `charged 5`.",
+    header("completed_pointer", COMPLETED, codec=1,
+           answer=bytes([1]) + be(9, 8) + sha256(b"charged 5").digest() + b"answers/da/1"),
+    "# What this release does not write.",
     header("codec_largest", COMPLETED, takeover=1, codec=15, answer=b"packed"),
 ]
 

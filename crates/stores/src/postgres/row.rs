@@ -84,9 +84,11 @@ pub(super) fn is_written(row: &Row) -> Result<bool, Error> {
 
 pub(super) fn stored_record(row: &Row, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<i16>>(row, "state")? else { return Ok(None) };
-    let state = match Phase::from_stored(u8::try_from(state).unwrap_or_default())? {
+    let stored = u8::try_from(state).unwrap_or_default();
+    let state = match Phase::from_stored(stored)? {
         None => State::Completed(Completion {
             answer: Bytes::copy_from_slice(column(row, "answer")?),
+            form: State::stored_form(stored),
             expiry: number::<i64, _>(row, "expiry_s")?,
         }),
         Some(phase) => State::Open(phase, holding(row)?),

@@ -36,12 +36,13 @@ pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, stored: &St
 
 /// Reads the record of this key in a row of `read.sql`, and verifies its check; `None` if the row has no record.
 pub(super) fn stored_record(row: &Row<'_>, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {
-    let Some(state) = column::<Option<u8>>(row, "state")? else {
+    let Some(number) = column::<Option<u8>>(row, "state")? else {
         return Ok(None);
     };
-    let state = match Phase::from_stored(state)? {
+    let state = match Phase::from_stored(number)? {
         None => State::Completed(Completion {
             answer: Bytes::from(column::<Vec<u8>>(row, "answer")?),
+            form: State::stored_form(number),
             expiry: column(row, "expiry_s")?,
         }),
         Some(phase) => State::Open(phase, holding(row)?),

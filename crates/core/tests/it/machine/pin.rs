@@ -16,7 +16,7 @@ fn p1_accepts_the_process_that_writes_the_pin() {
 
 #[test]
 fn p2_accepts_the_secret_that_is_pinned() {
-    let completion = Completion { answer: Bytes::new(), expiry: 6_000 };
+    let completion = Completion::whole(Bytes::new(), 6_000);
     assert_eq!(pin_of_keyed(&Begun::Replay(completion)), Pinned::Yes);
 }
 
