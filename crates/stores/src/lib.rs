@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts; its ledger, outbox and dead letters |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
-//! | `s3` | [`AnswerBucket`]: objects in a bucket of S3, for large answers |
+//! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
@@ -48,7 +48,7 @@ mod sqlite;
 mod sqlx;
 
 #[cfg(feature = "s3")]
-pub use objects::{AnswerBucket, BucketUrl, FoundObject};
+pub use objects::{AnswerBucket, BucketUrl, FarAnswers, FarInspect, FoundObject};
 #[cfg(feature = "postgres")]
 pub use postgres::{
     HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresOutbox, PostgresProcess,

@@ -1,5 +1,6 @@
 //! Runs the conformance suite against every store of this crate.
 
+mod far;
 mod postgres;
 mod redis;
 mod sqlite;
@@ -10,5 +11,7 @@ use hapax_testkit::servers::RedisKind;
 
 fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
-    hapax_testkit::main(&[postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey])
+    let far = [postgres::far_backend(), redis::far_backend(), sqlite::far_backend()];
+    let near = [postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
+    hapax_testkit::main(&near.into_iter().chain(far).collect::<Vec<_>>())
 }

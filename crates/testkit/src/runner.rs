@@ -42,7 +42,7 @@ impl Backend {
         Self {
             name,
             make: Arc::new(Box::new(move || Box::pin(make()))),
-            conditions: Conditions { lacks: &[], service: None },
+            conditions: Conditions { lacks: &[], services: [None; 2] },
             sequences: SEQUENCES,
             setups: 1,
         }
@@ -55,11 +55,11 @@ impl Backend {
         self
     }
 
-    /// Names the service that the store needs. If [`required`](crate::servers::required) does not find the service,
+    /// Names a service that the store needs, two at most. If [`required`](crate::servers::required) does not find the service,
     /// every case is ignored with the reason, or fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
-        self.conditions.service = Some(service);
+        self.conditions.require(service);
         self
     }
 

@@ -36,8 +36,8 @@ type RunCase<C> = dyn Fn(C) -> io::Result<()> + Send + Sync;
 pub(crate) struct Conditions<K: 'static> {
     /// The capabilities that the backend lacks, each with the reason. A case that needs one is ignored.
     pub(crate) lacks: &'static [(K, &'static str)],
-    /// The service that the backend needs. If it is missing, every case is ignored or fails.
-    pub(crate) service: Option<&'static str>,
+    /// The services that the backend needs. If one is missing, every case is ignored or fails.
+    pub(crate) services: [Option<&'static str>; 2],
 }
 
 impl<C: AnyCase> fmt::Debug for SuiteBackend<C> {
@@ -49,7 +49,7 @@ impl<C: AnyCase> fmt::Debug for SuiteBackend<C> {
 impl<C: AnyCase> SuiteBackend<C> {
     /// A backend, with a function that runs a case on an empty one of its kind.
     pub(crate) fn running(name: &'static str, run: impl Fn(C) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run), conditions: Conditions { lacks: &[], service: None }, at_once: 0 }
+        Self { name, run: Arc::new(run), conditions: Conditions { lacks: &[], services: [None; 2] }, at_once: 0 }
     }
 
     /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
@@ -63,7 +63,7 @@ impl<C: AnyCase> SuiteBackend<C> {
     /// fails if `HAPAX_REQUIRE` names the service. If the service is broken, every case fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
-        self.conditions.service = Some(service);
+        self.conditions.require(service);
         self
     }
 
@@ -82,6 +82,12 @@ impl<C: AnyCase> SuiteBackend<C> {
 }
 
 impl<K: Copy + PartialEq + Send> Conditions<K> {
+    /// Adds a service to those that the backend needs.
+    pub(crate) fn require(&mut self, service: &'static str) {
+        let free = self.services.iter_mut().find(|service| service.is_none());
+        *free.expect("a backend names two services at most") = Some(service);
+    }
+
     /// A test that is ignored, or fails, without the service, and is ignored without the capability.
     pub(crate) fn trial(
         &self,
@@ -90,9 +96,9 @@ impl<K: Copy + PartialEq + Send> Conditions<K> {
         body: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> Trial {
         let lacking = self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason);
-        let service = self.service;
+        let services = self.services;
         Trial::ignorable_test(name, move || {
-            if let Some(Err(missing)) = service.map(required) {
+            if let Some(Err(missing)) = services.into_iter().flatten().map(required).find(Result::is_err) {
                 return missing.outcome();
             }
             if let Some(reason) = lacking {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
+mod far;
+
 use std::error::Error as StdError;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,6 +32,25 @@ fn main() -> ExitCode {
         a_write_without_an_answer_may_be_there_and_can_be_repeated,
         who_may_not_list_the_bucket_learns_of_a_missing_object_all_the_same,
         only_objects_of_the_token_and_of_earlier_ones_are_listed,
+    ]);
+    macro_rules! far {
+        ($($name:ident),* $(,)?) => { vec![$(test(None, stringify!($name), far::$name)),*] };
+    }
+    trials.extend(far![
+        only_an_answer_above_the_limit_lies_in_the_bucket,
+        the_record_names_an_answer_only_after_the_bucket_has_confirmed_it,
+        an_object_without_a_record_harms_nobody,
+        a_bucket_that_fails_leaves_the_record_open,
+        a_completion_that_is_repeated_writes_the_answer_again,
+        an_answer_that_looks_like_a_pointer_is_none,
+        a_store_without_the_bucket_cannot_give_its_answers,
+        an_answer_that_is_gone_is_damage_and_never_a_second_run,
+        nothing_is_fetched_for_whoever_is_not_given_the_answer,
+        the_journal_keeps_an_answer_until_the_bucket_takes_it,
+        the_verdict_of_an_operator_may_lie_in_the_bucket,
+        a_purge_removes_the_answers_of_the_record,
+        a_check_finds_what_does_not_work,
+        a_dropped_completion_can_be_repeated_wherever_it_was_dropped,
     ]);
     servers::main(trials)
 }

@@ -16,6 +16,12 @@ pub(crate) fn backend() -> Backend {
     backend.requiring("postgres").lacking(LACKING)
 }
 
+/// With the answers in a bucket.
+pub(crate) fn far_backend() -> Backend {
+    let setup = || async { Box::new(PostgresSetup::new().await) as Box<dyn Setup> };
+    crate::far::backend("postgres_and_s3", Some("postgres"), setup).lacking(LACKING)
+}
+
 /// Behind a pooler the store prepares no statements: every call uses the statements of a batch, also a single one. Nor
 /// can it choose the search path, which has what another role could plant there.
 pub(crate) fn pooled_backend() -> Backend {

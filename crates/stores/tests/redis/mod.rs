@@ -19,8 +19,19 @@ pub(crate) fn backend(kind: RedisKind) -> Backend {
         Backend::new(kind.name(), move || async move { Box::new(RedisSetup::new(kind).await) as Box<dyn Setup> });
     // Both servers run the same scripts, so fewer sequences suffice for the second one.
     let backend = backend.sequences(if kind == RedisKind::Redis { 2_000 } else { 200 });
-    backend.requiring(kind.name()).lacking(&[(Capability::HighWaterMark, "the store keeps no token high-water mark")])
+    backend.requiring(kind.name()).lacking(LACKING)
 }
+
+/// Redis with the answers in a bucket.
+pub(crate) fn far_backend() -> Backend {
+    let setup = || async { Box::new(RedisSetup::new(RedisKind::Redis).await) as Box<dyn Setup> };
+    crate::far::backend("redis_and_s3", Some(RedisKind::Redis.name()), setup).lacking(&[
+        (Capability::HighWaterMark, "the store keeps no token high-water mark"),
+        (Capability::RoomToComplete, "answers in a bucket do not fill the store"),
+    ])
+}
+
+const LACKING: &[(Capability, &str)] = &[(Capability::HighWaterMark, "the store keeps no token high-water mark")];
 
 /// The golden record, encoded as version 1 writes it.
 const GOLDEN: &str =

@@ -12,11 +12,20 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 pub(crate) fn backend() -> Backend {
-    Backend::new("sqlite", || async { Box::new(SqliteSetup::new()) as Box<dyn Setup> }).sequences(100).lacking(&[(
-        Capability::RoomToComplete,
-        "a full disk refuses completions too; the gate keeps them in its journal",
-    )])
+    Backend::new("sqlite", setup).sequences(100).lacking(LACKING)
 }
+
+/// With the answers in a bucket.
+pub(crate) fn far_backend() -> Backend {
+    crate::far::backend("sqlite_and_s3", None, setup).lacking(LACKING)
+}
+
+async fn setup() -> Box<dyn Setup> {
+    Box::new(SqliteSetup::new())
+}
+
+const LACKING: &[(Capability, &str)] =
+    &[(Capability::RoomToComplete, "a full disk refuses completions too; the gate keeps them in its journal")];
 
 struct SqliteSetup {
     path: PathBuf,
