@@ -55,7 +55,7 @@ impl Backend {
         self
     }
 
-    /// Names a service that the store needs, two at most. If [`required`](crate::servers::required) does not find the service,
+    /// Names a service that the store needs, two at most. If [`required`](crate::servers::required) does not find it,
     /// every case is ignored with the reason, or fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {

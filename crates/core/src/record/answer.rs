@@ -25,7 +25,7 @@ pub struct Completion {
     pub expiry: u32,
 }
 
-/// Where a recorded answer is. Nothing in the bytes of an answer says it, so an answer that looks like a pointer is none.
+/// Where a recorded answer is. Nothing in the bytes of an answer says it, so one that looks like a pointer is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StoredAnswer {
     /// In the record.

@@ -27,6 +27,7 @@ pub struct AnswerBucket {
     client: BucketClient,
     url: BucketUrl,
     kept_for: Option<Duration>,
+    runtime: Arc<dyn Runtime>,
 }
 
 /// What a bucket has under a name.
@@ -63,7 +64,8 @@ impl AnswerBucket {
         let uri = uri.map_err(|error| invalid("the URL of the bucket is no URI").caused_by(error))?;
         let endpoint = BucketEndpoint { uri, region: url.region().to_owned(), credentials };
         let limits = AnswerLimits { head: url.timeout, body: url.timeout };
-        Ok(Self { client: BucketClient::new(endpoint, limits, http, runtime)?, url: url.clone(), kept_for: None })
+        let client = BucketClient::new(endpoint, limits, http, Arc::clone(&runtime))?;
+        Ok(Self { client, url: url.clone(), kept_for: None, runtime })
     }
 
     /// The same bucket, for which [`check`](Self::check) wants lifecycle rules that keep an answer at least that long:
@@ -72,6 +74,10 @@ impl AnswerBucket {
     pub fn kept_for(mut self, longest: Duration) -> Self {
         self.kept_for = Some(longest);
         self
+    }
+
+    pub(super) fn runtime(&self) -> &dyn Runtime {
+        &*self.runtime
     }
 
     /// How long the bucket has to keep an answer, if that is known.

@@ -19,9 +19,12 @@ impl AnswerBucket {
     /// A bucket that cannot be used is a warning, because the store works, and answers wait in the journal.
     ///
     /// # Cancel safety
-    /// If dropped, an object may be left behind. The next check writes the same one.
+    /// If dropped, a small object may be left behind.
     pub async fn check(&self) -> Vec<Finding> {
-        let name = format!("{}/check-start", self.url().prefix());
+        let mut random = [0; 8];
+        self.runtime().fill_random(&mut random);
+        // Another process may look at the same time.
+        let name = format!("{}/check-{:016x}", self.url().prefix(), u64::from_be_bytes(random));
         let content = Bytes::from_static(b"hapax");
         let read = match self.put(&name, content.clone()).await {
             Ok(()) => self.get(&name).await,
