@@ -28,6 +28,7 @@ use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::serve::logs::LogSettings;
+use crate::store::answers::FarAnswersConfig;
 use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
 use reader::values::Values;
@@ -60,6 +61,8 @@ pub(crate) struct Config {
     pub(crate) drain_delay: Duration,
     pub(crate) drain: Duration,
     pub(crate) store: StoreUrl,
+    /// Where large answers are kept. None: in their records, as all others.
+    pub(crate) answers: Option<FarAnswersConfig>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) identity: Identity,
@@ -95,6 +98,7 @@ impl Config {
         let namespace = values.one("namespace", parse::namespace)?;
         let listen = gateway::address(&values)?;
         let data_dir = store::data_dir(&values, &store)?;
+        let answers = store::answers(&values)?;
         let gate_settings = gateway::gate_settings(&values, &rules)?;
         let (drain_delay, drain) = gateway::drain(&values)?;
         Ok(Self {
@@ -110,6 +114,7 @@ impl Config {
             drain,
             data_dir,
             store,
+            answers,
             namespace,
             has_secret: secret.is_some(),
             identity: secret.unwrap_or_default(),

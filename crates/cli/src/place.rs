@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use hapax::Settings;
 use hapax::runtime::Tokio;
+use hapax_systems::OpenedStore;
 
 use crate::admin::api::audit::INCOMPLETE;
 use crate::admin::api::calls::{ApiCall, ShowPolicy};
@@ -15,6 +16,7 @@ use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, ApiError, PolicyDescription, Requester};
 use crate::config::audit_file_of;
 use crate::serve::exit::CommandError;
+use crate::store::answers::FarAnswersConfig;
 use crate::store::opening;
 use remote::AdminClient;
 
@@ -39,6 +41,10 @@ pub(crate) struct PlaceArgs {
     /// The store with the records, as --store of the gateway names it, for users of the library, or if no process runs
     #[arg(long, value_name = "URL", conflicts_with = "admin")]
     store: Option<String>,
+
+    /// Where the gateway keeps large answers, as its --answers names it, to show or remove them, too
+    #[arg(long, value_name = "URL", requires = "store")]
+    answers: Option<String>,
 
     /// The namespace of the service, for --key [default: default]
     ///
@@ -109,6 +115,7 @@ impl PlaceArgs {
         let is_named = self.namespace != "default";
         flags([
             ("--store", self.store.as_deref().map(without_password)),
+            ("--answers", self.answers.clone()),
             ("--namespace", is_named.then(|| self.namespace.clone())),
             ("--audit-file", shown(&self.audit_file)),
         ])
@@ -118,10 +125,22 @@ impl PlaceArgs {
         let url = opening::read_store(url)?;
         let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
         let store = opening::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
+        let store = self.with_answers(store)?;
         let audit = self.audit_file.clone().or_else(|| audit_file_of(&url));
         let records = RecordDesk::new(store, &Settings::default().policy, AnswerForm::Either);
         let policy = PolicyDescription::new("command", &self.namespace);
         Ok(AdminApi { records: Some(records), ..AdminApi::new(policy, audit) })
+    }
+}
+
+impl PlaceArgs {
+    /// The same store, with the place of its large answers if one is named.
+    fn with_answers(&self, store: OpenedStore) -> Result<OpenedStore, CommandError> {
+        let Some(url) = &self.answers else { return Ok(store) };
+        let wrong = |error: anyhow::Error| CommandError::usage(error.context("--answers takes the URL of a bucket"));
+        // What an operator writes is small, so the limit is that of a gateway by default.
+        let config = FarAnswersConfig { url: url.parse().map_err(wrong)?, inline: 64 << 10 };
+        Ok(config.around(store, std::iter::empty(), Arc::new(Tokio::current()))?.0)
     }
 }
 

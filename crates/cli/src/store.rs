@@ -1,5 +1,6 @@
 //! The store that the configuration names: how it is opened, checked before use, and checked again while it is in use.
 
+pub(crate) mod answers;
 pub(crate) mod checks;
 pub(crate) mod files;
 pub(crate) mod findings;

@@ -20,6 +20,7 @@
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
+//! | `answers_in_a_bucket` | operators of `hapax gateway`: large answers in S3, permissions, lifecycle, encryption | `s3`, `tokio` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
 //! | `when_an_outcome_is_unknown` | operators: find out what happened, and decide about the records | – |
 //! | `security` | operators: what is stored, who may read it, what each port allows | – |
@@ -106,6 +107,11 @@ pub mod consume_a_topic {
 #[cfg(all(feature = "rabbitmq", feature = "tokio", feature = "worker"))]
 pub mod consume_a_queue {
     #![doc = include_str!("guide/consume_a_queue.md")]
+}
+
+#[cfg(all(feature = "s3", feature = "tokio"))]
+pub mod answers_in_a_bucket {
+    #![doc = include_str!("guide/answers_in_a_bucket.md")]
 }
 
 #[cfg(all(feature = "sqs", feature = "tokio"))]

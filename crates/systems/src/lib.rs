@@ -1,4 +1,4 @@
-//! The systems that URLs name: stores, databases, sources of messages, sinks of events.
+//! The systems that URLs name: stores, databases, places for answers, sources of messages, sinks of events.
 //!
 //! A system is a file here and a row of the table. The row exists in every build, so an error can name the feature of a
 //! system that is not built in.
@@ -13,11 +13,14 @@ mod postgres;
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "s3")]
+mod s3;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqs")]
 mod sqs;
 
+mod answers;
 mod broker;
 mod database;
 mod dead_letters;
@@ -29,6 +32,7 @@ mod table;
 mod watch;
 mod webhook;
 
+pub use answers::{AnswersUrl, OpenedAnswers};
 pub use broker::{BrokerUrl, TopicPlan};
 pub use database::Tables;
 pub use dead_letters::DeadLetterPlace;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::answers::NamedAnswers;
 use crate::broker::NamedBroker;
 use crate::sink::NamedSink;
 use crate::source::NamedSource;
@@ -40,6 +41,7 @@ pub(crate) struct Offers {
     pub(crate) sink: Option<Offer<dyn NamedSink>>,
     pub(crate) store: Option<Offer<dyn NamedStore>>,
     pub(crate) broker: Option<Offer<dyn NamedBroker>>,
+    pub(crate) answers: Option<Offer<dyn NamedAnswers>>,
     /// The form of a URL with tables. None: it has no tables.
     pub(crate) database: Option<&'static str>,
     /// The form of a URL with dead letters. None: it keeps none.
@@ -48,7 +50,7 @@ pub(crate) struct Offers {
 
 impl Offers {
     pub(crate) const NONE: Self =
-        Self { source: None, sink: None, store: None, broker: None, database: None, dead_letters: None };
+        Self { source: None, sink: None, store: None, broker: None, answers: None, database: None, dead_letters: None };
 }
 
 /// How the URLs of an offer are written, for help and errors, and what reads them.
@@ -82,6 +84,7 @@ systems! {
     "NATS" Broker nats feature "nats" schemes ["nats"];
     "RabbitMQ" Broker rabbitmq feature "rabbitmq" schemes ["amqp", "amqps"];
     "AWS SQS" Broker sqs feature "sqs" schemes ["sqs", "sqs+http"];
+    "AWS S3" Server s3 feature "s3" schemes ["s3"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
@@ -89,7 +92,7 @@ systems! {
     "webhooks" Endpoint webhook schemes ["https", "http"];
 }
 
-/// The use of a URL by a setting: as a source, a sink, a store or a broker.
+/// The use of a URL by a setting: as a source, a sink, a store, a broker or a place for answers.
 pub(crate) struct UrlRole<T: ?Sized + 'static> {
     /// The name in errors.
     pub(crate) name: &'static str,

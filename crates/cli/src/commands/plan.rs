@@ -34,10 +34,10 @@ const AFTER_HELP: &str = "\
 The bytes of a record were measured in each store, with answers that cannot be compressed. A record is removed up to a
 minute after its retention has ended. Records whose outcome is unknown stay for 30 days; they are few.";
 
-/// A body of this size is worth moving: its address takes the place of a kilobyte and more.
+/// An answer of this size is worth moving.
 const LARGE: u64 = 4_096;
-/// The size of an answer that has an address in place of its body.
-const ADDRESS: u64 = 256;
+/// The size of a pointer to an answer in a bucket, with a usual prefix.
+const POINTER: u64 = 256;
 
 pub(crate) fn run(args: &PlanArgs) -> ExitCode {
     print!("{}", plan(args));
@@ -88,13 +88,14 @@ const fn advice(store: PlannedStore) -> &'static str {
     }
 }
 
-/// The same with the bodies in object storage.
+/// The same with the answers in a bucket.
 fn instead_of_bodies(args: &PlanArgs, records: u64, stores: &[PlannedStore]) -> String {
     let mut text = format!(
-        "\nIf the API kept these bodies in object storage and answered with an address ({ADDRESS} bytes in all):\n"
+        "\nWith --answers s3://BUCKET/PREFIX --inline 4KiB the gateway keeps these answers in a bucket, and in their\n\
+         records pointers ({POINTER} bytes at most):\n"
     );
     for store in stores {
-        let (now, then) = (bytes_of_record(*store, args.body), bytes_of_record(*store, ADDRESS));
+        let (now, then) = (bytes_of_record(*store, args.body), bytes_of_record(*store, POINTER));
         let less = 100 - 100 * then / now;
         let _ = writeln!(text, "{store:<10}{:>30} of {}, {less} % less", in_units(records * then), store.place());
     }

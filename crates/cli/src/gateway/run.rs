@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
-use hapax::runtime::Tokio;
+use hapax::runtime::{Runtime, Tokio};
 use hapax::{Gate, OnStoreDown};
 use hapax_systems::OpenedStore;
 use http::HeaderName;
@@ -30,6 +30,7 @@ use crate::serve::bind::bind;
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame};
 use crate::serve::logs;
+use crate::store::answers::CheckedAnswers;
 use crate::store::gate::{GateStart, StartedGate, close_journal};
 use crate::store::health::{CheckIntervals, StoreHealth};
 use crate::store::opening;
@@ -62,6 +63,8 @@ struct OpenedGateway {
     /// The authorities that may certify the API.
     trust: ClientConfig,
     store: OpenedStore,
+    /// The place of large answers, if there is one.
+    answers: Option<CheckedAnswers>,
 }
 
 impl OpenedGateway {
@@ -73,8 +76,12 @@ impl OpenedGateway {
             tls::unused_config().map_err(Into::into)
         };
         let trust = trust.map_err(CommandError::cannot_start)?;
-        let store = opening::open(&config.store, Arc::new(Tokio::current()))?;
-        Ok(Self { trust, store })
+        let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+        let store = opening::open(&config.store, Arc::clone(&runtime))?;
+        let Some(answers) = &config.answers else { return Ok(Self { trust, store, answers: None }) };
+        let policies = config.routes.iter().map(|route| &route.rules.policy).chain([&config.rules.policy]);
+        let (store, answers) = answers.around(store, policies, runtime)?;
+        Ok(Self { trust, store, answers: Some(answers) })
     }
 }
 
@@ -85,7 +92,7 @@ async fn serve(
     frame: ProcessFrame,
     intervals: CheckIntervals,
 ) -> Result<ExitCode, CommandError> {
-    let OpenedGateway { trust, store } = opened;
+    let OpenedGateway { trust, store, answers } = opened;
     let start = GateStart {
         opened: store,
         place: config.store.place(),
@@ -93,7 +100,7 @@ async fn serve(
         secret: config.has_secret.then(|| config.identity.clone()),
         settings: &config.settings,
         data_dir: config.data_dir.as_deref(),
-        more: Vec::new(),
+        more: answers.into_iter().map(|answers| Arc::new(answers) as _).collect(),
         runtime: ExecutorRuntime::with_current_fallback(),
         intervals,
     };

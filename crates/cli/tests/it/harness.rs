@@ -41,7 +41,7 @@ pub(crate) struct ApiRequest {
 }
 
 /// An API that numbers its responses. A request to `/slow` waits for `release_slow`. The response to `/stalls` has no
-/// end, and the response to `/status/503` has that status.
+/// end, and the response to `/status/503` has that status. The response to `/sized/100` has 100 bytes.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
@@ -110,7 +110,11 @@ impl Api {
                 answer = answer.header(name, "forged");
             }
         }
-        let text = if head.uri.path() == "/large" { "0123456789abcdef".repeat(4) } else { format!("answer {number}") };
+        let text = match (head.uri.path(), head.uri.path().strip_prefix("/sized/")) {
+            ("/large", _) => "0123456789abcdef".repeat(4),
+            (_, Some(size)) => sized(number, size.parse().unwrap()),
+            (_, None) => format!("answer {number}"),
+        };
         Ok(answer.header("x-cost", "7").body(Either::Left(Full::from(text))).unwrap())
     }
 
@@ -133,6 +137,12 @@ impl Api {
     pub(crate) fn release_slow(&self) {
         self.released.add_permits(1);
     }
+}
+
+/// A text of this many bytes that tells the number of the answer everywhere.
+fn sized(number: usize, size: usize) -> String {
+    let part = format!("answer {number} ");
+    part.chars().cycle().take(size).collect()
 }
 
 /// A body that never sends anything.

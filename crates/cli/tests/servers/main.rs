@@ -37,6 +37,8 @@ mod reconcile;
 mod reconciliation;
 mod redis;
 mod relay;
+#[cfg(feature = "s3")]
+mod s3;
 mod shell_blocks;
 #[cfg(feature = "sqs")]
 mod sqs;
@@ -69,6 +71,8 @@ fn main() -> ExitCode {
         kafka::tests(),
         #[cfg(feature = "rabbitmq")]
         rabbitmq::tests(),
+        #[cfg(feature = "s3")]
+        s3::tests(),
         #[cfg(feature = "sqs")]
         sqs::tests(),
     ];

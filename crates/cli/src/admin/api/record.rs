@@ -37,7 +37,7 @@ pub(crate) struct RecordView {
     pub(crate) since: String,
     pub(super) age_seconds: u64,
     pub(super) expires: String,
-    pub(super) answer_bytes: Option<usize>,
+    pub(super) answer_bytes: Option<u64>,
     /// Only if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<Value>,
@@ -116,7 +116,7 @@ impl SeenRecord {
             since: time(since),
             age_seconds: self.now.since(since).as_secs(),
             expires: time(self.now.plus(self.life_left)),
-            answer_bytes: self.completion().map(|completion| completion.answer.len()),
+            answer_bytes: self.completion().and_then(|completion| completion.answer_len().ok()),
             answer: None,
         }
     }

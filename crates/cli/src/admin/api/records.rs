@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hapax::machine::Observed;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Scan, ScanPosition};
-use hapax::{OperationId, Policy, RecordKey, Seconds};
+use hapax::{Completion, OperationId, Policy, RecordKey, Seconds};
 use hapax_systems::OpenedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,11 @@ impl ApiCall for ShowRecord {
     async fn carry_out(&self, api: &AdminApi) -> Result<RecordView, ApiError> {
         let seen = api.records()?.read(&self.rk.0).await?;
         let record = SeenRecord::of_read(self.rk.0, &seen).ok_or_else(missing)?;
-        let answer = self.answer.then(|| record.completion().map_or(Value::Null, shown_answer));
+        let answer = match record.completion() {
+            _ if !self.answer => None,
+            None => Some(Value::Null),
+            Some(completion) => Some(shown_answer(&api.records()?.fetch(completion).await?)),
+        };
         Ok(RecordView { answer, ..record.view() })
     }
 }
@@ -164,6 +168,11 @@ impl RecordDesk {
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed, ApiError> {
         within_deadline(self.store.store.read(rk)).await
+    }
+
+    /// The answer itself, if the record has only a pointer to it.
+    async fn fetch(&self, completion: &Completion) -> Result<Completion, ApiError> {
+        within_deadline(self.store.store.fetch(completion.clone())).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
-use hapax_systems::{SinkUrl, SourceUrl, StoreUrl};
+use hapax_systems::{AnswersUrl, SinkUrl, SourceUrl, StoreUrl};
 
 use crate::config::reader::file::ConfigFile;
 use crate::config::reader::guess::nearest;
@@ -91,6 +91,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 pub(in crate::config) fn help(setting: &SettingSpec) -> String {
     let help = setting.help.replace("{schemes}", &StoreUrl::forms()).replace("{sources}", &SourceUrl::forms());
     let help = help.replace("{sinks}", &SinkUrl::forms()).replace("{databases}", &StoreUrl::database_forms());
+    let help = help.replace("{answers}", &AnswersUrl::forms());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 

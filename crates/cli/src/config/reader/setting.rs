@@ -15,8 +15,8 @@ pub(crate) struct SettingSpec {
     pub(crate) value: &'static str,
     pub(crate) default: Option<&'static str>,
     pub(crate) is_list: bool,
-    /// The short help of the setting, for `-h`. `{schemes}`, `{databases}`, `{sources}` and `{sinks}` stand
-    /// for the URLs of this build.
+    /// The short help of the setting, for `-h`. `{schemes}`, `{databases}`, `{answers}`, `{sources}` and `{sinks}`
+    /// stand for the URLs of this build.
     pub(crate) help: &'static str,
     /// The rest of the help, for `--help`.
     pub(crate) details: &'static str,

@@ -4,11 +4,12 @@ mod state_directory;
 
 use std::path::PathBuf;
 
-use hapax_systems::StoreUrl;
+use hapax_systems::{AnswersUrl, StoreUrl};
 
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
+use crate::store::answers::FarAnswersConfig;
 
 pub(crate) const TABLE: &str = "store";
 
@@ -22,6 +23,18 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
             "memory: loses all records when the process exits. Each record takes about 500 bytes and its answer; \
              from 1 GiB on, new keys get 503.",
         ),
+    SettingSpec::new(TABLE, "answers", "HAPAX_ANSWERS")
+        .value("URL")
+        .help("Where answers above --inline are kept, instead of in their records: {answers} [default: none]")
+        .details(
+            "Every gateway on the same store needs the same bucket. The bucket removes old answers by its lifecycle \
+             rules. Parameters: ?region=NAME, &endpoint=URL of a service other than AWS, &ca=FILE, &timeout=SECONDS. \
+             The credentials come from the usual places of AWS.",
+        ),
+    SettingSpec::new(TABLE, "inline", "HAPAX_INLINE")
+        .value("SIZE")
+        .default("64KiB")
+        .help("Largest answer that stays in its record, with --answers"),
     SettingSpec::new(TABLE, "store-timeout", "HAPAX_STORE_TIMEOUT")
         .key("timeout")
         .value("DURATION")
@@ -41,6 +54,13 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
              The answers are recorded when the store works again, also after a restart.",
         ),
 ];
+
+/// Reads where large answers are kept.
+pub(crate) fn answers(values: &Values) -> Result<Option<FarAnswersConfig>, anyhow::Error> {
+    let inline = values.one("inline", parse::bytes)?;
+    let url: Option<AnswersUrl> = values.maybe("answers", str::parse)?;
+    Ok(url.map(|url| FarAnswersConfig { url, inline }))
+}
 
 /// Reads the directory for answers that the store did not confirm, or picks the default one.
 pub(crate) fn data_dir(values: &Values, store: &StoreUrl) -> Result<Option<PathBuf>, anyhow::Error> {
