@@ -154,7 +154,7 @@ struct RunningGateway {
 
 fn opened(store: &Arc<FailingStore>) -> OpenedGateway {
     let store = OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ };
-    OpenedGateway { trust: tls::unused_config().unwrap(), store }
+    OpenedGateway { trust: tls::unused_config().unwrap(), store, answers: None }
 }
 
 /// A free address below the range from which outgoing connections take their ports: until the gateway listens there,
