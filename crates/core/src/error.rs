@@ -52,6 +52,7 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     source: Option<BoxError>,
+    is_beside_store: bool,
 }
 
 /// Any error that can cross threads.
@@ -63,7 +64,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without a cause.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, is_beside_store: false }
     }
 
     /// The same error with this cause.
@@ -71,6 +72,18 @@ impl Error {
     pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same error, of a place beside the store, such as a bucket for large answers. It says nothing of the store.
+    #[must_use]
+    pub fn beside_store(mut self) -> Self {
+        self.is_beside_store = true;
+        self
+    }
+
+    /// Whether the error is one of a place beside the store.
+    pub fn is_beside_store(&self) -> bool {
+        self.is_beside_store
     }
 
     /// The kind, which says what to do.

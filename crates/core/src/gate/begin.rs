@@ -59,7 +59,7 @@ impl Gate {
                 }
                 Ok(BeginOutcome::Granted(claim.to_granted(grant)))
             }
-            // A failure is none of the store, and must never let the handler run: the effect has happened.
+            // A failed fetch says nothing about the store. The handler must not run: the effect has happened.
             Ok(Begun::Replay(completion)) => {
                 Ok(BeginOutcome::Replay(Box::pin(self.shared.leases.fetch(completion)).await?))
             }

@@ -192,6 +192,8 @@ impl GateCore {
             }
             // The journal keeps the answer of a damaged record, which an operator may repair until it expires.
             Err(error) if is_permanent(&error) => return DrainResult::Keep,
+            // Later entries may not need the place of this answer.
+            Err(error) if error.is_beside_store() => return DrainResult::Keep,
             Err(_) => return DrainResult::StoreDown,
         }
         DrainResult::Done
@@ -202,7 +204,7 @@ impl GateCore {
 enum DrainResult {
     /// The store gave a definite answer, or the record has expired. The entry is removed.
     Done,
-    /// The store refused this entry. The entry is kept, and later ones are tried.
+    /// The store refused this entry, or the place of its answer did. The entry is kept, and later ones are tried.
     Keep,
     /// The store did not answer. Later entries are not tried.
     StoreDown,

@@ -305,10 +305,12 @@ impl AwsRefusal {
         Self { code, message: Self::beginning(&message) }
     }
 
-    /// The message without what was signed.
+    /// The message without what was signed, and without the name of an object.
     fn beginning(message: &str) -> String {
         let line = message.lines().next().unwrap_or_default();
         let words = line.split("The Canonical String").next().unwrap_or_default();
+        // The name of an object has a whole record key, which no log may show.
+        let words = words.split(" on resource").next().unwrap_or_default();
         words.chars().take(LONGEST_MESSAGE).collect()
     }
 
