@@ -13,10 +13,7 @@ use super::BucketUrl;
 use crate::errors::invalid;
 
 /// The largest object that is read, in bytes.
-const LARGEST: usize = 256 << 20;
-
-/// The name behind the prefix of an object that is always there, once it was needed.
-const KNOWN: &str = "check";
+pub(super) const LARGEST: usize = 256 << 20;
 
 /// Answers in a bucket. Clones share the connections.
 ///
@@ -117,18 +114,17 @@ impl AnswerBucket {
             AwsFailure::Refused(refusal) => &*refusal.code,
             AwsFailure::NotSent(_) | AwsFailure::Unknown(_) => "",
         };
-        // Who may not list a bucket is told that the access is denied, if there is no object. Then another one, which
-        // is there, shows whether this user may read objects.
-        if code == "NoSuchKey" || code == "AccessDenied" && self.may_read().await {
+        // A denied access may hide that there is no object. It may have many other causes, so only a list counts.
+        if code == "NoSuchKey" || code == "AccessDenied" && self.is_unlisted(name).await {
             return Ok(FoundObject::Missing);
         }
         Err(self.failed("does not give an answer", failure))
     }
 
-    /// Whether an object that was written just now can be read.
-    async fn may_read(&self) -> bool {
-        let name = format!("{}/{KNOWN}", self.url.prefix());
-        self.client.put(&name, Bytes::from_static(b"hapax")).await.is_ok() && self.client.get(&name).await.is_ok()
+    /// Whether a list of the bucket shows that it has no object of this name.
+    async fn is_unlisted(&self, name: &str) -> bool {
+        let listed = self.client.list(name, None).await;
+        listed.is_ok_and(|part| part.names.iter().all(|listed| listed != name))
     }
 
     /// The names of the objects in a folder that were written under this token or an earlier one.
@@ -176,7 +172,8 @@ impl AnswerBucket {
     }
 
     fn failed(&self, what: &str, failure: AwsFailure) -> Error {
-        Error::new(ErrorKind::NotApplied, format!("the bucket {} {what}", self.url)).caused_by(failure)
+        let error = Error::new(ErrorKind::NotApplied, format!("the bucket {} {what}", self.url));
+        error.caused_by(failure).beside_store()
     }
 }
 

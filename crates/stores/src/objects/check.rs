@@ -16,7 +16,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 impl AnswerBucket {
     /// Writes, reads and removes an object, and looks at the lifecycle rules. Finds what does not work.
     ///
-    /// A bucket that cannot be used is a warning, because the store works, and answers wait in the journal.
+    /// A bucket that cannot be used is reported as a warning: the store works, and large answers wait in the journal.
     ///
     /// # Cancel safety
     /// If dropped, a small object may be left behind.

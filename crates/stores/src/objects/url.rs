@@ -161,7 +161,7 @@ fn endpoint(text: &str) -> Result<String> {
     }
 }
 
-/// As it was written, but without the default port of an endpoint.
+/// The bucket and the prefix.
 impl fmt::Display for BucketUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s3://{}/{}", self.bucket(), self.prefix)

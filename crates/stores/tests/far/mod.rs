@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
@@ -25,6 +26,8 @@ where
     service.into_iter().fold(backend.sequences(20).requiring("minio"), Backend::requiring)
 }
 
+const LONG: Duration = Duration::from_secs(60);
+
 struct FarSetup {
     inside: Box<dyn Setup>,
     store: Arc<Fetching>,
@@ -39,7 +42,8 @@ impl FarSetup {
         let key = (MinioServer::KEY, MinioServer::SECRET);
         let bucket = AnswerBucket::with_key(&url, key, Arc::new(Tokio::current())).expect("the URL can be used");
         let inspect = Arc::new(FarInspect::around(inside.inspect(), bucket.clone()));
-        let store = FarAnswers::around(inside.store(), bucket, 0, Arc::new(Tokio::current()));
+        // Nothing measures the time of a case.
+        let store = FarAnswers::around(inside.store(), bucket, 0, Arc::new(Tokio::current())).wait(LONG);
         Self { inside, store: Arc::new(Fetching { store: Arc::new(store), inspect }) }
     }
 }
@@ -99,7 +103,7 @@ impl Fetching {
         Ok(Observed { record, ..seen })
     }
 
-    /// What the store inside has shown: with the pointer again, if it still has it.
+    /// What the store inside has shown: with the pointer again, if it still has it. Only the pointer is read anew.
     async fn as_stored(&self, rk: &RecordKey, seen: &Observed) -> Result<Observed> {
         let mut seen = seen.clone();
         if let Some(Record { state: State::Completed(completion), .. }) = &mut seen.record

@@ -21,6 +21,9 @@ use crate::{bucket, runtime};
 /// Answers above this many bytes lie in the bucket.
 const INLINE: usize = 16;
 
+/// Shorter than the timeout of a call to the store.
+const SHORT: Duration = Duration::from_millis(400);
+
 /// Longer than a test.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -39,6 +42,7 @@ impl Fixture {
         let inside = Arc::new(Memory::new());
         let faulty = Faulty::new(Arc::clone(&inside) as _, runtime(), LONG);
         let store = FarAnswers::around(Arc::clone(&faulty) as _, bucket(&fake.answers("a")), INLINE, runtime());
+        let store = store.wait(LONG);
         Self { fake, inside, faulty, store: Arc::new(store), rk: RecordKey::from_bytes([7; 16]) }
     }
 
@@ -80,10 +84,19 @@ impl Fixture {
         self.fake.requests().iter().filter(|request| request.starts_with("PUT ")).count()
     }
 
-    /// A gate that keeps unconfirmed answers in memory, and does not wait long for the store.
+    /// A gate that keeps unconfirmed answers in memory, and waits for the store as long as one does.
     fn gate(&self) -> Gate {
-        let policy = Policy::default().record_patience(Duration::from_millis(200));
-        let builder = Gate::builder(Arc::clone(&self.store) as _, Settings::default().policy(policy));
+        self.gate_with(Policy::default())
+    }
+
+    /// A gate that does not wait long.
+    fn impatient_gate(&self) -> Gate {
+        self.gate_with(Policy::default().record_patience(Duration::from_millis(200)))
+    }
+
+    fn gate_with(&self, policy: Policy) -> Gate {
+        let store = FarAnswers::clone(&self.store).wait(SHORT);
+        let builder = Gate::builder(Arc::new(store), Settings::default().policy(policy));
         builder.journal(Arc::new(MemoryJournal::new())).build().unwrap()
     }
 }
@@ -134,17 +147,14 @@ pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirm
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     fixture.fake.set_fault(Some(BucketFault::Held));
-    let mut completing = Box::pin(fixture.store.complete(&fixture.rk, &ask));
+    let store = FarAnswers::clone(&fixture.store).wait(SHORT);
+    let error = store.complete(&fixture.rk, &ask).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::NotApplied && error.is_beside_store(), "{error:?}");
     while fixture.puts() == 0 {
-        tokio::select! {
-            biased;
-            done = &mut completing => panic!("it did not wait for the bucket: {done:?}"),
-            () = hapax_testkit::pause() => {}
-        }
+        hapax_testkit::pause().await;
     }
     assert!(fixture.is_open().await && fixture.fake.objects().is_empty());
-    // The caller gives up. The write goes on, and the next try of the completion does not write again.
-    drop(completing);
+    // The caller gave up. The write goes on, and the next try of the completion does not write again.
     fixture.fake.set_fault(None);
     while fixture.fake.objects().is_empty() {
         hapax_testkit::pause().await;
@@ -231,6 +241,17 @@ pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers() {
     assert!(error.to_string().contains("bucket"), "{error}");
 }
 
+pub(crate) async fn an_answer_in_another_bucket_is_not_damaged() {
+    let fixture = Fixture::new().await;
+    let grant = fixture.grant().await;
+    fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
+    let other = fixture.fake.answers("a").replace("s3://fake/", "s3://other/");
+    let store = FarAnswers::around(Arc::clone(&fixture.inside) as _, bucket(&other), INLINE, runtime());
+    let error = store.fetch(fixture.completion().await).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
+    assert!(error.to_string().contains("bucket fake") && error.to_string().contains("other"), "{error}");
+}
+
 pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run() {
     let fixture = Fixture::new().await;
     let (gate, runs) = (fixture.gate(), Arc::new(AtomicUsize::new(0)));
@@ -255,6 +276,8 @@ pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run() {
         fixture.fake.change_objects(damage);
         let refused = run().await.unwrap_err();
         assert_eq!(refused.reason, Reason::Store(ErrorKind::Damaged), "{refused:?}");
+        let rk = fixture.rk.to_string();
+        assert!(format!("{refused:?}").contains(&rk[..8]) && !format!("{refused:?}").contains(&rk), "{refused:?}");
         restore(&fixture, &content).await;
     }
     for fault in [BucketFault::Down, BucketFault::Busy, BucketFault::Forbidden, BucketFault::Cuts] {
@@ -272,7 +295,8 @@ pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run() {
 async fn restore(fixture: &Fixture, content: &[u8]) {
     let Completion { answer, .. } = fixture.completion().await;
     let pointer = hapax_core::AnswerPointer::decode(&answer).unwrap();
-    bucket(&fixture.fake.answers("a")).put(&pointer.path, Bytes::copy_from_slice(content)).await.unwrap();
+    let name = pointer.path.strip_prefix("fake/").unwrap();
+    bucket(&fixture.fake.answers("a")).put(name, Bytes::copy_from_slice(content)).await.unwrap();
 }
 
 pub(crate) async fn nothing_is_fetched_for_whoever_is_not_given_the_answer() {
@@ -291,7 +315,7 @@ pub(crate) async fn nothing_is_fetched_for_whoever_is_not_given_the_answer() {
 
 pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it() {
     let fixture = Fixture::new().await;
-    let gate = fixture.gate();
+    let gate = fixture.impatient_gate();
     fixture.fake.set_fault(Some(BucketFault::Full));
     let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
     assert_eq!((ran.recorded, gate.spilled()), (Recorded::Pending, 1));
@@ -302,6 +326,35 @@ pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it() {
     }
     let copy = gate.run(fixture.call(), |_| async { Ok(String::new()) }).await.unwrap();
     assert_eq!((copy.provenance, copy.answer), (Provenance::Replayed, "x".repeat(INLINE + 1)));
+}
+
+pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none() {
+    for fault in [BucketFault::Full, BucketFault::Held] {
+        let fixture = Fixture::new().await;
+        let gate = fixture.impatient_gate();
+        fixture.fake.set_fault(Some(fault));
+        let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
+        assert_eq!((ran.recorded, gate.spilled()), (Recorded::Pending, 1));
+        let small = Call::new(RecordKey::from_bytes([8; 16]));
+        let faulty = Arc::clone(&fixture.faulty);
+        let fails = move |_| async move {
+            faulty.inject_from(0, StoreFault::FailBefore(ErrorKind::NotApplied));
+            Ok(String::from("small"))
+        };
+        let ran = gate.run(small, fails).await.unwrap();
+        assert_eq!((ran.recorded, gate.spilled()), (Recorded::Pending, 2));
+        fixture.faulty.heal();
+        while gate.spilled() > 1 {
+            hapax_testkit::pause().await;
+        }
+        let copy = gate.run(small, |_| async { Ok(String::new()) }).await.unwrap();
+        assert_eq!((copy.provenance, copy.answer.as_str()), (Provenance::Replayed, "small"));
+        fixture.fake.set_fault(None);
+        while gate.spilled() > 0 {
+            hapax_testkit::pause().await;
+        }
+        assert_eq!(fixture.completion().await.form, StoredAnswer::Pointer);
+    }
 }
 
 pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket() {
@@ -368,32 +421,31 @@ pub(crate) async fn a_check_finds_what_does_not_work() {
     assert!(cut.contains("recorded answers cannot be given"), "{cut}");
 }
 
-/// Each call of the store inside yields, so a dropped one is dropped in the middle.
+/// Dropped before the write, while it runs, between the write and the record, and after that.
 pub(crate) async fn a_dropped_completion_can_be_repeated_wherever_it_was_dropped() {
-    for steps in 0..200 {
+    for (calls, has_written) in [(0, false), (0, true), (1, true), (2, true)] {
         let fixture = Fixture::new().await;
-        let grant = fixture.grant().await;
+        let (grant, begun) = (fixture.grant().await, fixture.faulty.calls().len());
         let ask = completion_of(&grant, large('x'));
         let mut completing = Box::pin(fixture.store.complete(&fixture.rk, &ask));
+        let is_reached =
+            || fixture.faulty.calls().len() >= begun + calls && fixture.fake.objects().is_empty() != has_written;
         let mut has_ended = false;
-        for _ in 0..steps {
+        while !is_reached() && !has_ended {
             tokio::select! {
                 biased;
                 completed = &mut completing => {
                     assert_eq!(completed.unwrap(), Completed::Done);
                     has_ended = true;
-                    break;
                 }
                 () = yield_now() => {}
             }
         }
+        assert!(calls == 2 || !has_ended, "it was not dropped after {calls} calls");
         drop(completing);
         let again = fixture.store.complete(&fixture.rk, &ask).await.unwrap();
         assert!(matches!(again, Completed::Done | Completed::Already), "{again:?}");
         let fetched = fixture.store.fetch(fixture.completion().await).await.unwrap();
         assert_eq!(fetched.answer, large('x'));
-        if has_ended {
-            return;
-        }
     }
 }
