@@ -92,7 +92,7 @@ const fn advice(store: PlannedStore) -> &'static str {
 fn instead_of_bodies(args: &PlanArgs, records: u64, stores: &[PlannedStore]) -> String {
     let mut text = format!(
         "\nWith --answers s3://BUCKET/PREFIX --inline 4KiB the gateway keeps these answers in a bucket, and in their\n\
-         records pointers ({POINTER} bytes at most):\n"
+         records pointers (about {POINTER} bytes):\n"
     );
     for store in stores {
         let (now, then) = (bytes_of_record(*store, args.body), bytes_of_record(*store, POINTER));

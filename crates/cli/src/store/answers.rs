@@ -30,11 +30,19 @@ pub(crate) struct FarAnswersConfig {
 /// How often the place is checked. A check writes and removes an object, which a bucket with versions keeps.
 const INTERVAL: Duration = Duration::from_secs(600);
 
-/// The open place of large answers, among what a process checks.
-#[derive(Debug)]
+/// The open place of large answers, among what a process checks. Nothing waits for a check of it: the store works
+/// without the place.
+#[derive(Clone, Debug)]
 pub(crate) struct CheckedAnswers {
     opened: Arc<dyn OpenedAnswers>,
-    last: Mutex<Option<(Instant, Vec<Finding>)>>,
+    last: Arc<Mutex<LastAnswersCheck>>,
+}
+
+#[derive(Debug, Default)]
+struct LastAnswersCheck {
+    /// When it began.
+    begun: Option<Instant>,
+    findings: Vec<Finding>,
 }
 
 impl FarAnswersConfig {
@@ -51,25 +59,30 @@ impl FarAnswersConfig {
         };
         let opened =
             self.url.open(policies.map(life).max(), Arc::clone(&runtime)).map_err(CommandError::cannot_start)?;
-        Ok((opened.around(store, self.inline, runtime), CheckedAnswers { opened, last: Mutex::default() }))
+        Ok((opened.around(store, self.inline, runtime), CheckedAnswers { opened, last: Arc::default() }))
     }
 }
 
-#[async_trait]
-impl ReportFindings for CheckedAnswers {
-    async fn findings(&self) -> Vec<Finding> {
-        if let Some((at, found)) = &*self.last.lock()
-            && at.elapsed() < INTERVAL
-        {
-            return found.clone();
-        }
+impl CheckedAnswers {
+    async fn check(self) {
         let found = within_limit(async { Ok(self.opened.check().await) }).await;
         let late = |error| Finding {
             severity: Severity::Warn,
             message: format!("the place for answers above --inline cannot be checked: {error}"),
         };
-        let found = found.unwrap_or_else(|error| vec![late(error)]);
-        *self.last.lock() = Some((Instant::now(), found.clone()));
-        found
+        self.last.lock().findings = found.unwrap_or_else(|error| vec![late(error)]);
+    }
+}
+
+#[async_trait]
+impl ReportFindings for CheckedAnswers {
+    /// What the last check found. Begins another one in the background if it is time.
+    async fn findings(&self) -> Vec<Finding> {
+        let mut last = self.last.lock();
+        if last.begun.is_none_or(|begun| begun.elapsed() >= INTERVAL) {
+            last.begun = Some(Instant::now());
+            tokio::spawn(self.clone().check());
+        }
+        last.findings.clone()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax::ledger::{CommittedRow, LedgerVerdict};
 use hapax::store::{RecordStatus, Scanned};
-use hapax::{RecordKey, Rule, State};
+use hapax::{Completion, RecordKey, Rule, State, StoredAnswer};
 
 use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject};
 use super::probe::Effect;
@@ -68,11 +68,13 @@ pub(super) fn judge(found: &Scanned, rows: &[&CommittedRow]) -> Judgement {
     }
 }
 
-/// Whether the recorded answer is a response with a status that says that nothing was applied. Its stored form begins
-/// with 1 and the status.
+/// Whether the recorded answer may be a response with a status that says that nothing was applied. Its stored form
+/// begins with 1 and the status. It may be one if it lies in a bucket.
 pub(super) fn is_final_refusal(state: &State) -> bool {
     match state {
-        State::Completed(completion) => match completion.answer[..] {
+        // Its status is not at hand, and nothing is claimed that is not known.
+        State::Completed(Completion { form: StoredAnswer::Pointer, .. }) => true,
+        State::Completed(Completion { form: StoredAnswer::Whole, answer, .. }) => match answer[..] {
             [1, high, low, ..] => (400..500).contains(&u16::from_be_bytes([high, low])),
             [..] => false,
         },
