@@ -43,6 +43,7 @@ struct LastAnswersCheck {
     /// When it began.
     begun: Option<Instant>,
     findings: Vec<Finding>,
+    has_news: bool,
 }
 
 impl FarAnswersConfig {
@@ -70,7 +71,10 @@ impl CheckedAnswers {
             severity: Severity::Warn,
             message: format!("the place for answers above --inline cannot be checked: {error}"),
         };
-        self.last.lock().findings = found.unwrap_or_else(|error| vec![late(error)]);
+        let found = found.unwrap_or_else(|error| vec![late(error)]);
+        let mut last = self.last.lock();
+        last.has_news |= last.findings != found;
+        last.findings = found;
     }
 }
 
@@ -84,5 +88,9 @@ impl ReportFindings for CheckedAnswers {
             tokio::spawn(self.clone().check());
         }
         last.findings.clone()
+    }
+
+    fn has_news(&self) -> bool {
+        std::mem::take(&mut self.last.lock().has_news)
     }
 }

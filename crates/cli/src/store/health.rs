@@ -36,6 +36,11 @@ impl Default for CheckIntervals {
 pub(crate) trait ReportFindings: fmt::Debug + Send + Sync {
     /// What was found now.
     async fn findings(&self) -> Vec<Finding>;
+
+    /// Whether something else was found since the last question, which should not wait for the next check.
+    fn has_news(&self) -> bool {
+        false
+    }
 }
 
 /// Repeats the checks of the store as long as the process runs.
@@ -83,7 +88,9 @@ impl StoreHealth {
             } else if self.gate.is_store_down() {
                 self.probe_store().await;
             }
-            if self.is_verified() && checked_at.elapsed() >= intervals.check {
+            // Each is asked, so that none keeps its news for a later check.
+            let has_news = self.more.iter().filter(|more| more.has_news()).count() > 0;
+            if self.is_verified() && (has_news || checked_at.elapsed() >= intervals.check) {
                 checked_at = Instant::now();
                 self.check().await;
             }

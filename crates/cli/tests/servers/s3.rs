@@ -167,6 +167,11 @@ async fn shown_and_purged() {
     let gateway = started.gateway().await;
     let answer = gateway.post(&path(70_000), "purged-1", "{}").await.unwrap();
     assert_eq!((answer.status.as_u16(), objects(&server, "purged")), (201, 1));
+    until("the check of the bucket has found something", async || {
+        let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+        page.contains("hapax_store_findings{severity=\"warn\"} 1")
+    })
+    .await;
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(logs.contains("keeps the answers of expired records for ever"), "{logs}");
