@@ -32,7 +32,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
              The credentials come from the usual places of AWS.",
         ),
     SettingSpec::new(TABLE, "inline", "HAPAX_INLINE")
-        .value("SIZE")
+        .value("BYTES")
         .default("64KiB")
         .help("Largest answer that stays in its record, with --answers"),
     SettingSpec::new(TABLE, "store-timeout", "HAPAX_STORE_TIMEOUT")
