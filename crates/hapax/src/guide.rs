@@ -21,6 +21,7 @@
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `answers_in_a_bucket` | operators of `hapax gateway`: large answers in S3, permissions, lifecycle, encryption | `s3`, `tokio` |
+//! | `records_in_dynamodb` | operators of AWS DynamoDB: table, permissions, clock, costs, possible loss | `dynamodb`, `tokio` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
 //! | `when_an_outcome_is_unknown` | operators: find out what happened, and decide about the records | – |
 //! | `security` | operators: what is stored, who may read it, what each port allows | – |
@@ -128,6 +129,11 @@ pub mod which_key {
 pub mod outcomes {
     #![doc = include_str!("guide/outcomes.md")]
     #![cfg_attr(feature = "axum", doc = include_str!("guide/outcomes_over_http.md"))]
+}
+
+#[cfg(all(feature = "dynamodb", feature = "tokio"))]
+pub mod records_in_dynamodb {
+    #![doc = include_str!("guide/records_in_dynamodb.md")]
 }
 
 #[cfg(feature = "postgres")]

@@ -32,6 +32,7 @@
 //! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `KafkaSink`: events to Kafka; `kafka-tls` adds TLS and SCRAM |
 //! | `nats` | `brokers::NatsSource`: messages from NATS JetStream; `NatsSink`: events to it |
 //! | `rabbitmq` | `brokers::RabbitMqSource`: messages from a queue of RabbitMQ; `RabbitMqSink`: events to it |
+//! | `dynamodb` | `stores::DynamoDb`: records in a table of AWS DynamoDB |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
 //! | `s3` | `stores::FarAnswers`: large answers in a bucket of S3, beside any store |
@@ -60,5 +61,12 @@ pub use hapax_brokers as brokers;
 pub use hapax_core::testing;
 #[cfg(feature = "http")]
 pub use hapax_http as http;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "s3", feature = "sqlite", feature = "sqlx"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "postgres",
+    feature = "redis",
+    feature = "s3",
+    feature = "sqlite",
+    feature = "sqlx"
+))]
 pub use hapax_stores as stores;

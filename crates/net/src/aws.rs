@@ -18,5 +18,5 @@ mod sign;
 mod xml;
 
 pub use credentials::AwsCredentials;
-pub use json::{AwsAnswer, AwsCall, AwsClient, AwsEndpoint, AwsFailure, AwsRefusal};
+pub use json::{AwsAnswer, AwsArrival, AwsCall, AwsClient, AwsEndpoint, AwsFailure, AwsRefusal};
 pub use objects::{BucketClient, BucketEndpoint, LifecycleRule, ObjectNames};

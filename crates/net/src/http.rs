@@ -6,6 +6,7 @@ mod resolve;
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use rustls::ClientConfig;
 
 use self::resolve::HostResolver;
@@ -200,6 +201,11 @@ impl HttpClient {
         let limit = if kib.is_multiple_of(1024) { format!("{} MiB", kib >> 10) } else { format!("{kib} KiB") };
         RequestFailure::Cut(format!("the answer is longer than {limit}").into())
     }
+}
+
+/// Our end of the connection over which an answer came. None for an answer of another client.
+pub fn connection_of<B>(response: &Response<B>) -> Option<SocketAddr> {
+    response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr)
 }
 
 fn timed_out(is_sent: &AtomicBool, limit: Duration) -> RequestFailure {

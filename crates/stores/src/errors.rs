@@ -8,7 +8,17 @@ pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
 pub(crate) fn unusable(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Unusable, message)
+}
+
+#[cfg(feature = "dynamodb")]
+pub(crate) fn not_applied(message: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::NotApplied, message)
+}
+
+#[cfg(feature = "dynamodb")]
+pub(crate) fn unknown(message: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Unknown, message)
 }

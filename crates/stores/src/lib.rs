@@ -3,6 +3,7 @@
 //!
 //! | feature | store |
 //! |---|---|
+//! | `dynamodb` | [`DynamoDb`]: a table of AWS DynamoDB, for any number of hosts |
 //! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts; its ledger, outbox and dead letters |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
 //! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
@@ -18,7 +19,9 @@ compile_error!(
 
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod chaos;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "s3"))]
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis", feature = "s3"))]
 mod errors;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod event;
@@ -47,6 +50,8 @@ mod sqlite;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 
+#[cfg(feature = "dynamodb")]
+pub use dynamodb::{DynamoDb, DynamoDbUrl};
 #[cfg(feature = "s3")]
 pub use objects::{AnswerBucket, BucketUrl, FarAnswers, FarInspect, FoundObject};
 #[cfg(feature = "postgres")]

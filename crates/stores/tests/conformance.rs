@@ -1,5 +1,6 @@
 //! Runs the conformance suite against every store of this crate.
 
+mod dynamodb;
 mod far;
 mod postgres;
 mod redis;
@@ -12,6 +13,6 @@ use hapax_testkit::servers::RedisKind;
 fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
     let far = [postgres::far_backend(), redis::far_backend(), sqlite::far_backend()];
-    let near = [postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
+    let near = [dynamodb::backend(), postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
     hapax_testkit::main(&near.into_iter().chain(far).collect::<Vec<_>>())
 }

@@ -3,6 +3,8 @@
 //! A system is a file here and a row of the table. The row exists in every build, so an error can name the feature of a
 //! system that is not built in.
 
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "nats")]
@@ -28,6 +30,7 @@ mod memory;
 mod sink;
 mod source;
 mod store;
+mod store_table;
 mod table;
 mod watch;
 mod webhook;
@@ -40,6 +43,7 @@ pub use hapax::brokers::{WebhookEndpoint, WebhookSecret};
 pub use sink::SinkUrl;
 pub use source::SourceUrl;
 pub use store::{OpenError, OpenedOutbox, OpenedStore, StoreUrl};
+pub use store_table::StoreTable;
 pub use table::{features, is_file};
 pub use watch::WatchedFile;
 pub use webhook::DEFAULT_ENDPOINT;

@@ -12,6 +12,7 @@ use hapax::runtime::Runtime;
 use hapax::store::Inspect;
 
 use crate::database::Tables;
+use crate::store_table::StoreTable;
 use crate::table::{UrlRole, one_of};
 use crate::watch::WatchedFile;
 
@@ -35,6 +36,11 @@ pub(crate) trait NamedStore: fmt::Debug + Send + Sync {
 
     /// As [`StoreUrl::tables`].
     fn tables(&self) -> Option<hapax::Result<Box<dyn Tables>>> {
+        None
+    }
+
+    /// As [`StoreUrl::table`].
+    fn table(&self, _runtime: Arc<dyn Runtime>) -> Option<hapax::Result<Box<dyn StoreTable>>> {
         None
     }
 
@@ -74,6 +80,11 @@ impl StoreUrl {
     /// The URLs of databases with tables in this build, for help and errors.
     pub fn database_forms() -> String {
         one_of(|offers| offers.database)
+    }
+
+    /// The URLs of stores in this build that need a table in a system without SQL, for help and errors.
+    pub fn table_forms() -> String {
+        one_of(|offers| offers.store_table)
     }
 
     /// The URLs of stores in this build that keep dead letters, for help and errors.
@@ -132,6 +143,18 @@ impl StoreUrl {
     pub fn tables(&self) -> Result<Box<dyn Tables>> {
         let lacking = || anyhow!("{} has no tables; name {}", self.place(), Self::database_forms());
         Ok(self.0.tables().with_context(lacking)??)
+    }
+
+    /// The table that the store needs in a system without SQL. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// If the store needs none.
+    pub fn table(&self, runtime: Arc<dyn Runtime>) -> Result<Box<dyn StoreTable>> {
+        let lacking = || match self.0.tables() {
+            Some(_) => anyhow!("the tables of {} are those of a database; name it with --database", self.place()),
+            None => anyhow!("{} needs no table", self.place()),
+        };
+        Ok(self.0.table(runtime).with_context(lacking)??)
     }
 
     /// Opens the outbox in the database. Its first use creates tables that are missing, if the role may.

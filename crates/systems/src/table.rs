@@ -44,13 +44,23 @@ pub(crate) struct Offers {
     pub(crate) answers: Option<Offer<dyn NamedAnswers>>,
     /// The form of a URL with tables. None: it has no tables.
     pub(crate) database: Option<&'static str>,
+    /// The form of a URL of a store that needs a table in a system without SQL. None: it needs none.
+    pub(crate) store_table: Option<&'static str>,
     /// The form of a URL with dead letters. None: it keeps none.
     pub(crate) dead_letters: Option<&'static str>,
 }
 
 impl Offers {
-    pub(crate) const NONE: Self =
-        Self { source: None, sink: None, store: None, broker: None, answers: None, database: None, dead_letters: None };
+    pub(crate) const NONE: Self = Self {
+        source: None,
+        sink: None,
+        store: None,
+        broker: None,
+        answers: None,
+        database: None,
+        store_table: None,
+        dead_letters: None,
+    };
 }
 
 /// How the URLs of an offer are written, for help and errors, and what reads them.
@@ -88,6 +98,7 @@ systems! {
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
+    "AWS DynamoDB" Server dynamodb feature "dynamodb" schemes ["dynamodb"];
     "memory:" Memory memory schemes ["memory"];
     "webhooks" Endpoint webhook schemes ["https", "http"];
 }

@@ -110,7 +110,9 @@ fn differential_trial(backend: &Backend) -> Trial {
     let sequences =
         requested.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is not a number"));
     let (make, setups) = (Arc::clone(&backend.make), backend.setups);
-    backend.conditions.trial(format!("{}::differential", backend.name), None, move || {
+    // Both stores must judge each lease alike.
+    let needs = Some(Capability::ExactClock);
+    backend.conditions.trial(format!("{}::differential", backend.name), needs, move || {
         // The steps are sequential: several threads would only spend time on waking each other.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let begun = Instant::now();

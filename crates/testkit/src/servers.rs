@@ -22,6 +22,7 @@
 
 mod availability;
 mod broker;
+mod dynamodb;
 mod elasticmq;
 mod minio;
 #[cfg(feature = "postgres")]
@@ -31,6 +32,7 @@ mod postgres;
 mod process;
 mod redis;
 mod resp;
+mod skew;
 mod starter;
 
 pub(crate) use availability::end_shared;
@@ -39,6 +41,7 @@ pub use broker::{
     BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server,
     RabbitMqServer,
 };
+pub use dynamodb::{DynamoDbServer, DynamoDbTable};
 pub use elasticmq::{ElasticMq, ElasticMqServer};
 pub use libtest_mimic::Trial;
 pub use minio::{Minio, MinioServer};

@@ -70,6 +70,9 @@ pub enum Capability {
     /// The store keeps one token high-water mark for all keys, so tokens grow even if a record is gone and the clock
     /// stepped back.
     HighWaterMark,
+    /// The store reads its clock to the microsecond. Without it a lapse may be noticed some seconds late, and never
+    /// early.
+    ExactClock,
 }
 
 /// One case of the suite. `run` panics if the store violates the clause.

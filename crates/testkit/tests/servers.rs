@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hapax_testkit::ClockStep;
 use hapax_testkit::proxy::{CutPoint, NetworkFault, Proxy};
-use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, RespValue};
+use hapax_testkit::servers::{self, DynamoDbServer, RedisKind, RedisServer, RedisServerOptions, RespValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A test that takes longer has failed, even on a slow machine.
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     if let Ok(name) = env::var(PARENT_OF) {
         return run_parent(&name);
     }
-    servers::main(RedisKind::ALL.into_iter().flat_map(|kind| {
+    let each = RedisKind::ALL.into_iter().flat_map(|kind| {
         let name = kind.name();
         [
             servers::test("a_server_replies_on_its_port_and_socket", name, move || replies(kind)),
@@ -39,7 +39,25 @@ fn main() -> ExitCode {
             servers::test("a_cut_request_is_executed_or_not_as_configured", name, move || cut_requests(kind)),
             servers::test("a_server_dies_with_the_process_that_started_it", name, move || kill_parent(kind)),
         ]
-    }))
+    });
+    let dynamodb = servers::test("an_idle_server_gets_the_next_table_and_is_not_seen_from_elsewhere", "dynamodb", idle);
+    servers::main(each.chain([dynamodb]))
+}
+
+async fn idle() {
+    let first = DynamoDbServer::table().await.unwrap();
+    let (address, name) = (first.server().address(), first.name().to_owned());
+    let second = DynamoDbServer::table().await.unwrap();
+    assert_ne!(second.server().address(), address, "a test may step the clock of its server");
+    drop(first);
+    let third = DynamoDbServer::table().await.unwrap();
+    assert_eq!(third.server().address(), address);
+    assert_ne!(third.name(), name, "its table is empty");
+    // It cannot be told to listen on one address only.
+    assert!(refuses(SocketAddr::from(([127, 0, 0, 2], address.port()))));
+    third.server().kill();
+    drop(third);
+    DynamoDbServer::table().await.expect("a killed server is not used again");
 }
 
 async fn start(kind: RedisKind) -> RedisServer {

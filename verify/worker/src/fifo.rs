@@ -114,7 +114,7 @@ impl TransferFifo {
     async fn call(&self, operation: &'static str, mut body: Value) -> Result<Result<Value, Unanswered>> {
         body["QueueUrl"] = json!(format!("{}/000000000000/{QUEUE}.fifo", self.server));
         let limits = AnswerLimits { head: Duration::from_secs(5), body: Duration::from_secs(5) };
-        match self.client.call(&AwsCall { operation, body: body.to_string().into(), limits }).await {
+        match self.client.call(&AwsCall { operation, body: body.to_string().into(), limits, time: None }).await {
             Ok(answer) => Ok(Ok(serde_json::from_slice(&answer.body)?)),
             Err(AwsFailure::Refused(refusal)) => bail!("{operation}: {refusal}"),
             Err(failure @ (AwsFailure::NotSent(_) | AwsFailure::Unknown(_))) => Ok(Err(Unanswered(failure))),

@@ -131,7 +131,7 @@ impl BareQueue {
     async fn call(&self, operation: &'static str, mut body: Value) -> anyhow::Result<Value> {
         body["QueueUrl"] = json!(self.address);
         let limits = AnswerLimits { head: Duration::from_secs(30), body: Duration::from_secs(30) };
-        let call = AwsCall { operation, body: body.to_string().into(), limits };
+        let call = AwsCall { operation, body: body.to_string().into(), limits, time: None };
         let answer = self.client.call(&call).await.map_err(|failure| anyhow!("{operation}: {failure:?}"))?;
         Ok(serde_json::from_slice(&answer.body)?)
     }

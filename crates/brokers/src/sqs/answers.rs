@@ -260,11 +260,13 @@ mod tests {
         let cut = CallFailure::of(AwsFailure::Unknown("cut".into()));
         assert_eq!(ends(&cut), ["unknown", "unknown", "not applied"], "A8");
         let code = "QueueDoesNotExist".to_owned();
-        let refused = CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "gone".into() }));
+        let refused =
+            CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "gone".into(), ..AwsRefusal::default() }));
         assert_eq!(ends(&refused), ["not applied", "later", "unusable"], "A5");
         assert!(refused.asked("q").source().unwrap().to_string().contains("gone"));
         let code = "InvalidParameterValueException".to_owned();
-        let refused = CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "long".into() }));
+        let refused =
+            CallFailure::of(AwsFailure::Refused(AwsRefusal { code, message: "long".into(), ..AwsRefusal::default() }));
         assert_eq!(ends(&refused), ["done", "refused", "not applied"], "A2, A3");
     }
 }

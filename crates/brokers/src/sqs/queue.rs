@@ -113,12 +113,12 @@ impl SqsApi {
         body: &Value,
         limits: AnswerLimits,
     ) -> Called<(A, Duration)> {
-        let call = AwsCall { operation, body: Bytes::from(body.to_string()), limits };
-        let AwsAnswer { body, began } = self.client.call(&call).await.map_err(CallFailure::of)?;
+        let call = AwsCall { operation, body: Bytes::from(body.to_string()), limits, time: None };
+        let AwsAnswer { body, arrival } = self.client.call(&call).await.map_err(CallFailure::of)?;
         // The body of an answer without a result may be empty.
         let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
         let unreadable = |error: serde_json::Error| CallFailure::of(AwsFailure::Unknown(error.into()));
-        Ok((serde_json::from_slice(&body).map_err(unreadable)?, began))
+        Ok((serde_json::from_slice(&body).map_err(unreadable)?, arrival.began))
     }
 }
 

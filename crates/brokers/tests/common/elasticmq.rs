@@ -49,7 +49,7 @@ impl TestQueue {
             body["QueueUrl"] = json!(self.url);
         }
         let limits = AnswerLimits { head: Duration::from_secs(10), body: Duration::from_secs(10) };
-        let call = AwsCall { operation, body: body.to_string().into(), limits };
+        let call = AwsCall { operation, body: body.to_string().into(), limits, time: None };
         let begun = Instant::now();
         loop {
             match self.client.call(&call).await {

@@ -1,9 +1,12 @@
-//! `hapax migrate`: creates the tables of Hapax in a database, or brings them to the newest version.
+//! `hapax migrate`: creates the tables of Hapax in a database, or brings them to the newest version; and the table of a
+//! store that needs one.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::Context;
-use hapax_systems::{StoreUrl, Tables};
+use anyhow::{Context, anyhow};
+use hapax::runtime::Tokio;
+use hapax_systems::{StoreTable, StoreUrl, Tables};
 
 use crate::serve::exit::CommandError;
 
@@ -12,13 +15,18 @@ use crate::serve::exit::CommandError;
 pub(crate) struct MigrateArgs {
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
     #[arg(help = database_help(), long_help = format!("{}\n\n{DATABASE_DETAILS}", database_help()))]
-    database: String,
+    database: Option<String>,
 
-    /// Print the SQL that is missing, and change nothing
+    #[arg(long, value_name = "URL", hide = StoreUrl::table_forms().is_empty())]
+    #[arg(help = store_help(), long_help = format!("{}\n\n{STORE_DETAILS}", store_help()))]
+    store: Option<String>,
+
+    /// Print what makes the missing tables, and change nothing: SQL, or commands of a shell
     #[arg(long, conflicts_with = "check")]
     print: bool,
 
-    /// Change nothing, and exit with 1 if something is missing, or a sequence is behind its table after a restore
+    /// Change nothing, and exit with 1 if something is missing or wrong, such as a sequence behind its table after a
+    /// restore
     #[arg(long)]
     check: bool,
 }
@@ -28,12 +36,24 @@ A missing SQLite file and a missing schema are created. The role needs the right
 use them do not. An SQLite file gets a write-ahead log (`journal_mode=wal`), and keeps it: the records of Hapax need \
 one.";
 
+const STORE_DETAILS: &str = "\
+The table gets capacity on demand, and a TTL. A table that exists keeps its capacity. The credentials need the rights \
+to describe and create the table and to change its TTL; the services that use it do not.";
+
+fn store_help() -> String {
+    format!("Instead of a database, a store that needs a table: {}", StoreUrl::table_forms())
+}
+
 fn database_help() -> String {
     format!("The database: {}", StoreUrl::database_forms())
 }
 
 pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
-    let tables = args.database.parse().and_then(|url: StoreUrl| url.tables());
+    if let Some(store) = &args.store {
+        return run_store(store, &args).await;
+    }
+    let database = args.database.as_deref().ok_or_else(|| CommandError::usage(anyhow!("name the --database")))?;
+    let tables = database.parse().and_then(|url: StoreUrl| url.tables());
     let context = || format!("--database takes {}", StoreUrl::database_forms());
     let tables = tables.with_context(context).map_err(CommandError::usage)?;
     if args.print {
@@ -50,6 +70,35 @@ pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
         println!("applied: {}", versions(&applied));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn run_store(store: &str, args: &MigrateArgs) -> Result<ExitCode, CommandError> {
+    let table = store.parse().and_then(|url: StoreUrl| url.table(Arc::new(Tokio::current())));
+    let context = || format!("--store takes {}", StoreUrl::table_forms());
+    let table = table.with_context(context).map_err(CommandError::usage)?;
+    if args.print {
+        if !table.exists().await.map_err(CommandError::cannot_start)? {
+            print!("{}", table.commands());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.check {
+        return check_store(&*table).await;
+    }
+    let is_changed = table.create().await.map_err(CommandError::cannot_start)?;
+    println!("{}", if is_changed { "the table is there now" } else { "nothing to do: the table is there" });
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn check_store(table: &dyn StoreTable) -> Result<ExitCode, CommandError> {
+    if !table.exists().await.map_err(CommandError::cannot_start)? {
+        println!("the table is missing; run `hapax migrate` without --check");
+        return Ok(ExitCode::from(1));
+    }
+    let findings = table.check().await.map_err(CommandError::cannot_start)?;
+    println!("the table is there");
+    findings.iter().for_each(|finding| println!("{}", finding.message));
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 async fn check(tables: &dyn Tables) -> Result<ExitCode, CommandError> {

@@ -11,6 +11,8 @@ mod dead;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
 mod demo;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 mod examples;
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
@@ -67,6 +69,8 @@ fn main() -> ExitCode {
         packaging::tests(),
         dashboard::tests(),
         shell_blocks::tests(),
+        #[cfg(feature = "dynamodb")]
+        dynamodb::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
         #[cfg(feature = "rabbitmq")]

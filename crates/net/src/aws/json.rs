@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,7 +18,7 @@ use serde_json::Value;
 use super::AwsCredentials;
 use super::sign::UnsignedRequest;
 use super::xml;
-use crate::http::{AnswerLimits, HttpClient, RequestFailure};
+use crate::http::{AnswerLimits, HttpClient, RequestFailure, connection_of};
 
 /// The media type of a body.
 const JSON: &str = "application/x-amz-json-1.0";
@@ -89,6 +90,8 @@ pub struct AwsCall {
     pub body: Bytes,
     /// How long its answer may take. The head with the search for credentials.
     pub limits: AnswerLimits,
+    /// The clock of the service, if the caller knows it. The request is signed with this time.
+    pub time: Option<Timestamp>,
 }
 
 /// A request without its signature. The field `host` is not among its own.
@@ -97,6 +100,8 @@ pub(super) struct OutgoingCall {
     pub(super) uri: Uri,
     pub(super) fields: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
+    /// As in [`AwsCall::time`].
+    pub(super) time: Option<Timestamp>,
 }
 
 /// The answer to a call.
@@ -104,8 +109,21 @@ pub(super) struct OutgoingCall {
 pub struct AwsAnswer {
     /// The body in JSON.
     pub body: Bytes,
+    /// How it came.
+    pub arrival: AwsArrival,
+}
+
+/// When an answer came, over which connection, and what it says of the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AwsArrival {
+    /// Before its request was sent, on the boot-time clock.
+    pub sent: Duration,
     /// When it began to arrive, on the boot-time clock.
     pub began: Duration,
+    /// The clock of the service in whole seconds, from the field `Date`. None if the answer has no such field.
+    pub date: Option<Timestamp>,
+    /// Our end of the connection.
+    pub connection: Option<SocketAddr>,
 }
 
 /// Why a call has no result.
@@ -120,7 +138,7 @@ pub enum AwsFailure {
 }
 
 /// What a service says of a call that it refuses.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct AwsRefusal {
     /// The code, without the name of the service, for instance `QueueDoesNotExist`. `HTTP 404` for an answer that is
     /// none of AWS.
@@ -128,6 +146,10 @@ pub struct AwsRefusal {
     /// Why, in the words of the service. Only the beginning: about a wrong signature a service repeats what was signed,
     /// with the session token.
     pub message: String,
+    /// The whole body. Some refusals carry more than a message.
+    pub body: Bytes,
+    /// How it came.
+    pub arrival: AwsArrival,
 }
 
 impl AwsClient {
@@ -157,9 +179,10 @@ impl AwsClient {
         let AwsEndpoint { uri, target, .. } = &self.0.endpoint;
         let operation = format!("{target}.{}", call.operation);
         let fields = vec![(CONTENT_TYPE.as_str(), JSON.to_owned()), ("x-amz-target", operation)];
-        let request = OutgoingCall { method: Method::POST, uri: uri.clone(), fields, body: call.body.clone() };
-        let (response, began) = self.exchange(&request, call.limits).await?;
-        Ok(AwsAnswer { body: response.into_body(), began })
+        let (uri, body, time) = (uri.clone(), call.body.clone(), call.time);
+        let request = OutgoingCall { method: Method::POST, uri, fields, body, time };
+        let (response, arrival) = self.exchange(&request, call.limits).await?;
+        Ok(AwsAnswer { body: response.into_body(), arrival })
     }
 
     /// Sends a request, and returns the answer of a service that has carried it out.
@@ -173,13 +196,14 @@ impl AwsClient {
         &self,
         request: &OutgoingCall,
         limits: AnswerLimits,
-    ) -> Result<(Response<Bytes>, Duration), AwsFailure> {
+    ) -> Result<(Response<Bytes>, AwsArrival), AwsFailure> {
         let until = self.0.runtime.boottime_now() + limits.head;
         let limits = |left| AnswerLimits { head: left, ..limits };
-        match self.attempt(request, until, &limits).await {
+        match self.attempt(request, (until, request.time), &limits).await {
             Ok(answer) => Ok(answer),
+            // Without the time of the caller, which may be what the service has refused.
             Err(FailedAttempt { is_cured: true, .. }) => {
-                self.attempt(request, until, &limits).await.map_err(|failed| failed.failure)
+                self.attempt(request, (until, None), &limits).await.map_err(|failed| failed.failure)
             }
             Err(failed) => Err(failed.failure),
         }
@@ -188,21 +212,24 @@ impl AwsClient {
     async fn attempt(
         &self,
         request: &OutgoingCall,
-        until: Duration,
+        (until, time): (Duration, Option<Timestamp>),
         limits: &(impl Fn(Duration) -> AnswerLimits + Sync),
-    ) -> Result<(Response<Bytes>, Duration), FailedAttempt> {
+    ) -> Result<(Response<Bytes>, AwsArrival), FailedAttempt> {
         let parts = &*self.0;
         let left = || until.saturating_sub(parts.runtime.boottime_now());
         let credentials = timeout(&*parts.runtime, left(), parts.endpoint.credentials.current()).await;
         let credentials = credentials.unwrap_or_else(|| Err(slow_credentials())).map_err(AwsFailure::NotSent)?;
-        let time = parts.time();
+        let time = time.unwrap_or_else(|| parts.time());
         let signed = parts.signed(request, &credentials, time);
         let signed = signed.map_err(|error| AwsFailure::NotSent(unsignable(error)))?;
+        let sent = parts.runtime.boottime_now();
         let (response, began) = parts.http.send_timed(signed, limits(left())).await.map_err(AwsFailure::from)?;
+        let date = date_of(response.headers());
+        let arrival = AwsArrival { sent, began, date, connection: connection_of(&response) };
         if response.status().is_success() {
-            return Ok((response, began));
+            return Ok((response, arrival));
         }
-        let (refusal, status) = (AwsRefusal::read(&response), response.status());
+        let (refusal, status) = (AwsRefusal::read(&response, arrival), response.status());
         if status.is_server_error() {
             return Err(AwsFailure::Unknown(format!("it answers {status}: {refusal}").into()).into());
         }
@@ -212,8 +239,7 @@ impl AwsClient {
             // Another time, or another secret: a file may have been read while it was written.
             false => {
                 WRONG_TIME.contains(&code)
-                    && (parts.correct_time(time, response.headers())
-                        || parts.endpoint.credentials.refused(&credentials))
+                    && (parts.correct_time(time, date) || parts.endpoint.credentials.refused(&credentials))
             }
         };
         Err(FailedAttempt { failure: AwsFailure::Refused(refusal), is_cured })
@@ -247,18 +273,23 @@ impl ClientParts {
     }
 
     /// Takes over the time of a service that refuses a request of this time. Returns whether it is another one.
-    fn correct_time(&self, signed: Timestamp, fields: &HeaderMap) -> bool {
-        let date = fields.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-        let Some(date) = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()) else { return false };
-        let micros = |time: u128| i64::try_from(time).unwrap_or(i64::MAX);
-        let (date, signed) = (micros(date.as_micros()), micros(signed.0.into()));
+    fn correct_time(&self, signed: Timestamp, date: Option<Timestamp>) -> bool {
+        let Some(date) = date else { return false };
+        let micros = |time: Timestamp| i64::try_from(time.0).unwrap_or(i64::MAX);
+        let (date, signed) = (micros(date), micros(signed));
         let is_far = date.abs_diff(signed) > FAR;
         if is_far {
-            let now = micros(self.runtime.wall_now().0.into());
+            let now = micros(self.runtime.wall_now());
             self.offset.store(date.saturating_sub(now), Ordering::Relaxed);
         }
         is_far
     }
+}
+
+/// The time that an answer shows.
+fn date_of(fields: &HeaderMap) -> Option<Timestamp> {
+    let date = httpdate::parse_http_date(fields.get(DATE)?.to_str().ok()?).ok()?;
+    Some(Timestamp(0).plus(date.duration_since(UNIX_EPOCH).ok()?))
 }
 
 /// An attempt that failed, and whether another one may succeed at once.
@@ -293,7 +324,7 @@ fn unsignable(cause: BoxError) -> Error {
 }
 
 impl AwsRefusal {
-    fn read(response: &Response<Bytes>) -> Self {
+    fn read(response: &Response<Bytes>, arrival: AwsArrival) -> Self {
         let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
         let text = |json: [&str; 2], element| {
             let text = json.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned);
@@ -302,7 +333,7 @@ impl AwsRefusal {
         let code = text(["__type", "code"], "Code").map(|code| Self::short_code(&code).to_owned());
         let code = code.unwrap_or_else(|| format!("HTTP {}", response.status().as_u16()));
         let message = text(["message", "Message"], "Message").unwrap_or_default();
-        Self { code, message: Self::beginning(&message) }
+        Self { code, message: Self::beginning(&message), body: response.body().clone(), arrival }
     }
 
     /// The message without what was signed, and without the name of an object.
@@ -322,8 +353,17 @@ impl AwsRefusal {
 
 impl fmt::Display for AwsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, message } = self;
+        let Self { code, message, .. } = self;
         if message.is_empty() { f.write_str(code) } else { write!(f, "{code}: {message}") }
+    }
+}
+
+/// Without the body, which may repeat what was signed.
+impl fmt::Debug for AwsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, message, arrival, .. } = self;
+        let mut shown = f.debug_struct("AwsRefusal");
+        shown.field("code", code).field("message", message).field("arrival", arrival).finish_non_exhaustive()
     }
 }
 

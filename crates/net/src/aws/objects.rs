@@ -157,7 +157,7 @@ impl BucketClient {
         let uri = uri.map_err(|error| AwsFailure::NotSent(unusable_name().caused_by(error)))?;
         let has_body = !body.is_empty();
         let fields = has_body.then(|| (CONTENT_TYPE.as_str(), "application/octet-stream".to_owned()));
-        let request = OutgoingCall { method, uri, fields: fields.into_iter().collect(), body };
+        let request = OutgoingCall { method, uri, fields: fields.into_iter().collect(), body, time: None };
         let (response, _) = self.client.exchange(&request, self.limits).await?;
         Ok(response)
     }

@@ -1,9 +1,11 @@
-//! Tests on real Redis, Valkey and PostgreSQL servers: connections and servers fail, and the records must stay right.
+//! Tests on real Redis, Valkey, PostgreSQL and DynamoDB Local servers: connections and servers fail, and the records
+//! must stay right.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 mod access;
 mod connections;
+mod dynamodb;
 mod errors;
 mod faults;
 mod gate;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
             takeovers::tests(),
             gate::tests(),
             postgres::tests(),
+            dynamodb::tests(),
         ]
         .into_iter()
         .flatten(),

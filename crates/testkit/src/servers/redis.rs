@@ -1,20 +1,17 @@
 //! Redis and Valkey servers. Valkey is a fork of Redis and is driven in the same way.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::process::Signal;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::process::{DEADLINE, PORTS, ServiceProcess, poll};
 use super::resp::{RespConnection, RespValue};
+use super::skew::SkewFile;
 use crate::{ClockStep, ports};
 
 /// The kind of server.
@@ -82,9 +79,7 @@ pub struct RedisServer {
     options: RedisServerOptions,
     address: SocketAddr,
     process: ServiceProcess,
-    /// The offset of the server's clock in microseconds. The server reads it from `skew_file`.
-    skew: Mutex<i64>,
-    skew_file: File,
+    skew: SkewFile,
 }
 
 impl RedisServer {
@@ -99,9 +94,8 @@ impl RedisServer {
     /// If the future is dropped, the server is killed.
     pub async fn start(options: RedisServerOptions) -> io::Result<Self> {
         let process = ServiceProcess::new(options.kind.name())?;
-        let skew_file = File::create(process.folder().join("skew"))?;
-        skew_file.write_all_at(&0i64.to_ne_bytes(), 0)?;
-        let mut server = Self { options, address: ports::free()?, process, skew: Mutex::default(), skew_file };
+        let skew = SkewFile::create(process.folder())?;
+        let mut server = Self { options, address: ports::free()?, process, skew };
         // Another process may have taken the port since `ports::free` looked: try another one.
         for _ in 1..PORTS {
             match server.launch().await {
@@ -218,22 +212,14 @@ impl RedisServer {
         if !self.options.steps_clock {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the server uses the machine's clock"));
         }
-        let micros = |length: Duration| i64::try_from(length.as_micros()).map_err(io::Error::other);
-        let step = match step {
-            ClockStep::Forward(length) => micros(length)?,
-            ClockStep::Back(length) => -micros(length)?,
-        };
-        let mut skew = self.skew.lock();
-        // The server has mapped the file, so the write takes effect at its next reading of the clock.
-        *skew = skew.checked_add(step).ok_or_else(|| io::Error::other("the clock step is too long"))?;
-        self.skew_file.write_all_at(&skew.to_ne_bytes(), 0)
+        self.skew.step(step)
     }
 
     async fn launch(&self) -> io::Result<()> {
         let configure = |command: &mut std::process::Command| {
             command.args(self.arguments());
             if self.options.steps_clock {
-                command.env("HAPAX_SKEW", self.process.folder().join("skew"));
+                command.env("HAPAX_SKEW", self.skew.path());
             }
         };
         // Wait for a reply on the socket in the server's folder: on the port, another process's server might reply.

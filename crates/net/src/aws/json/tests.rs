@@ -121,7 +121,7 @@ async fn call_by(client: &AwsClient) -> Result<Bytes, AwsFailure> {
 /// A call whose answer begins within this time.
 fn call_within(head: Duration) -> AwsCall {
     let limits = AnswerLimits { head, body: Duration::from_secs(20) };
-    AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limits }
+    AwsCall { operation: "ListQueues", body: Bytes::from_static(b"{}"), limits, time: None }
 }
 
 #[tokio::test]
@@ -179,6 +179,32 @@ async fn a_call_that_is_refused_because_of_the_time_has_the_time_of_the_service_
     let failure = call(&service.uri).await.unwrap_err();
     assert!(matches!(failure, AwsFailure::Refused(_)), "{failure:?}");
     assert_eq!(service.field("host").len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_is_signed_with_the_time_of_its_caller_and_then_with_that_of_the_service() {
+    let refused = refusal("403 Forbidden", "SignatureDoesNotMatch");
+    let service = StandIn::start(vec![refused, answer("200 OK", "{}")]).await;
+    let known = Timestamp(1_440_938_160_000_000);
+    let timed = AwsCall { time: Some(known), ..call_within(Duration::from_secs(30)) };
+    client(&service.uri).call(&timed).await.unwrap();
+    let used = service.field("x-amz-date");
+    assert!(used[0].starts_with("20150830T123600") && used[1].starts_with("20201127T0600"), "{used:?}");
+}
+
+#[tokio::test]
+async fn an_answer_tells_the_time_of_the_service_and_its_connection() {
+    let service = StandIn::start(vec![answer("200 OK", "{}"), refusal("400 Bad Request", "Refused")]).await;
+    let (client, call) = (client(&service.uri), call_within(Duration::from_secs(30)));
+    let answer = client.call(&call).await.unwrap().arrival;
+    let AwsFailure::Refused(refusal) = client.call(&call).await.unwrap_err() else { panic!("it refuses the call") };
+    assert!(refusal.body.starts_with(b"{\"__type\""), "{refusal:?}");
+    for arrival in [answer, refusal.arrival] {
+        // Fri, 27 Nov 2020 06:00:00 GMT
+        assert_eq!(arrival.date, Some(Timestamp(1_606_456_800_000_000)));
+        assert!(arrival.sent <= arrival.began && arrival.connection.is_some(), "{arrival:?}");
+    }
+    assert_ne!(answer.connection, refusal.arrival.connection, "the service closes a connection after an answer");
 }
 
 #[tokio::test]
@@ -262,5 +288,6 @@ async fn the_body_of_an_answer_has_a_time_of_its_own() {
     let (answer, late) = tokio::join!(client.call(&call), late);
     let answer = answer.unwrap();
     assert_eq!(answer.body, "{}");
-    assert!(begun <= answer.began && answer.began < late, "it begins with its head");
+    let began = answer.arrival.began;
+    assert!(begun <= began && began < late, "it begins with its head");
 }
