@@ -12,6 +12,7 @@
 //! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill
 //! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
 //! cargo xtask bench worker-1m the memory of a worker in front of 1,000,000 messages, which takes minutes
+//! cargo xtask bench answers   large answers in a bucket of MinIO, beside its calls alone
 //! cargo xtask bench sizing    the bytes of a record in each store, by the size of its answer, for `hapax plan`
 //! cargo xtask bench relay     the relay from PostgreSQL to NATS and Kafka, beside loops without it
 //! cargo xtask bench relay-1m  a backlog of 1,000,000 rows beside a small one, which takes minutes
@@ -76,13 +77,14 @@ fn main() -> anyhow::Result<()> {
         Some("worker-1m") => ("worker-1m", subjects::worker_backlog()?),
         Some("relay") => ("relay", subjects::relay()?),
         Some("relay-1m") => ("relay-1m", subjects::relay_backlog()?),
+        Some("answers") => ("answers", subjects::answers()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
         Some("keys") => ("keys", subjects::keys(&records)?),
         Some("pipeline") => ("pipeline", subjects::pipeline()?),
         Some(_) | None => {
             bail!(
-                "the first argument must be core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, \
-                 worker-1m, relay, relay-1m, pipeline, sizing, keys or gateway"
+                "the first argument must be answers, core, http, redis, postgres, postgres-10m, ledger, ledger-10m, \
+                 worker, worker-1m, relay, relay-1m, pipeline, sizing, keys or gateway"
             )
         }
     };

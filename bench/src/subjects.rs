@@ -1,5 +1,6 @@
 //! The benchmarks: each function builds one subject or one set of subjects.
 
+mod answers;
 mod coalesce;
 mod gate;
 mod gateway;
@@ -44,6 +45,11 @@ pub(crate) fn library() -> Vec<Subject> {
 /// The HTTP layer.
 pub(crate) fn http() -> Vec<Subject> {
     vec![http::fresh(), http::replays(), http::bare()]
+}
+
+/// Large answers in a bucket.
+pub(crate) fn answers() -> anyhow::Result<Vec<Subject>> {
+    answers::all()
 }
 
 /// The gateway as a process, under load from wrk.
