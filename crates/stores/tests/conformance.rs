@@ -12,7 +12,7 @@ use hapax_testkit::servers::RedisKind;
 
 fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
-    let far = [postgres::far_backend(), redis::far_backend(), sqlite::far_backend()];
+    let far = [postgres::far_backend(), redis::far_backend(), far::sqlite_backend()];
     let near = [dynamodb::backend(), postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
     hapax_testkit::main(&near.into_iter().chain(far).collect::<Vec<_>>())
 }

@@ -13,6 +13,8 @@ use hapax_stores::{AnswerBucket, BucketUrl, FarAnswers, FarInspect};
 use hapax_testkit::servers::MinioServer;
 use hapax_testkit::{Backend, ClockStep, GOLDEN_ANSWER, Setup, StoredPart};
 
+use crate::sqlite;
+
 /// The setup of a store with a bucket around the one of this setup.
 ///
 /// `service` is what the store inside needs.
@@ -27,6 +29,11 @@ where
 }
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// The setup of SQLite is shared with a package that has no bucket, so this is here.
+pub(crate) fn sqlite_backend() -> Backend {
+    backend("sqlite_and_s3", None, sqlite::setup).lacking(sqlite::LACKING)
+}
 
 struct FarSetup {
     inside: Box<dyn Setup>,

@@ -15,16 +15,11 @@ pub(crate) fn backend() -> Backend {
     Backend::new("sqlite", setup).sequences(100).lacking(LACKING)
 }
 
-/// With the answers in a bucket.
-pub(crate) fn far_backend() -> Backend {
-    crate::far::backend("sqlite_and_s3", None, setup).lacking(LACKING)
-}
-
-async fn setup() -> Box<dyn Setup> {
+pub(crate) async fn setup() -> Box<dyn Setup> {
     Box::new(SqliteSetup::new())
 }
 
-const LACKING: &[(Capability, &str)] =
+pub(crate) const LACKING: &[(Capability, &str)] =
     &[(Capability::RoomToComplete, "a full disk refuses completions too; the gate keeps them in its journal")];
 
 struct SqliteSetup {
