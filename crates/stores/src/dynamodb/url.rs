@@ -38,8 +38,8 @@ pub struct DynamoDbUrl {
     timeout: Duration,
 }
 
-/// How long an answer may take by default. The engine gives up earlier; the task of a call waits for its end, so that no
-/// later call for the key overtakes it.
+/// How long an answer may take by default. The engine gives up earlier. The task of a call waits for its end, so that
+/// no later call for the key overtakes it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The port of AWS, which `Display` leaves out.
