@@ -138,7 +138,7 @@ impl PlaceArgs {
     fn with_answers(&self, store: OpenedStore) -> Result<OpenedStore, CommandError> {
         let Some(url) = &self.answers else { return Ok(store) };
         let wrong = |error: anyhow::Error| CommandError::usage(error.context("--answers takes the URL of a bucket"));
-        // What an operator writes is small, so the limit is that of a gateway by default.
+        // Answers that an operator writes are small, so the limit is the default of a gateway.
         let config = FarAnswersConfig { url: url.parse().map_err(wrong)?, inline: 64 << 10 };
         Ok(config.around(store, std::iter::empty(), Arc::new(Tokio::current()))?.0)
     }

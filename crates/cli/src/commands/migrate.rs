@@ -21,7 +21,7 @@ pub(crate) struct MigrateArgs {
     #[arg(help = store_help(), long_help = format!("{}\n\n{STORE_DETAILS}", store_help()))]
     store: Option<String>,
 
-    /// Print what makes the missing tables, and change nothing: SQL, or commands of a shell
+    /// Print the SQL, or the shell commands, that create the missing tables, and change nothing
     #[arg(long, conflicts_with = "check")]
     print: bool,
 

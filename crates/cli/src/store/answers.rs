@@ -80,7 +80,7 @@ impl CheckedAnswers {
 
 #[async_trait]
 impl ReportFindings for CheckedAnswers {
-    /// What the last check found. Begins another one in the background if it is time.
+    /// The findings of the last check. Begins another check in the background if one is due.
     async fn findings(&self) -> Vec<Finding> {
         let mut last = self.last.lock();
         if last.begun.is_none_or(|begun| begun.elapsed() >= INTERVAL) {

@@ -77,7 +77,7 @@ pub struct AnswerPointer {
     pub length: u64,
     /// The SHA-256 of the answer.
     pub hash: [u8; 32],
-    /// The path of the answer, for whoever keeps it.
+    /// The path of the answer, as the store that keeps it names it.
     pub path: String,
 }
 

@@ -58,7 +58,7 @@ pub struct AwsEndpoint {
     pub region: String,
     /// The name of the service in signatures, for instance `sqs`.
     pub service: &'static str,
-    /// What the names of its operations have before them, for instance `AmazonSQS`. Only for calls in JSON.
+    /// The prefix of the names of its operations, for instance `AmazonSQS`. Only calls in JSON have it.
     pub target: &'static str,
     /// Who calls it.
     pub credentials: AwsCredentials,

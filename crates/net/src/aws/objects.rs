@@ -20,7 +20,7 @@ pub struct BucketEndpoint {
     pub uri: Uri,
     /// The region in signatures.
     pub region: String,
-    /// Who uses it.
+    /// The credentials with which calls are signed.
     pub credentials: AwsCredentials,
 }
 
@@ -48,7 +48,7 @@ pub struct ObjectNames {
 /// A rule of a bucket about how long it keeps objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleRule {
-    /// What the names of its objects begin with.
+    /// The prefix of the names of its objects.
     pub prefix: String,
     /// Whether it is for some of these objects only: those with a tag or of a size.
     pub is_partial: bool,

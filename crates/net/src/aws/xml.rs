@@ -7,7 +7,8 @@ pub(super) fn text(xml: &str, name: &str) -> Option<String> {
     elements(xml, name).next().map(|content| unescaped(content.trim()).into_owned())
 }
 
-/// What is in the elements of this name, in their order. One that is inside of another of the same name is part of it.
+/// The contents of the elements with this name, in their order. A nested element of the same name is part of the outer
+/// one.
 pub(super) fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (begin, end, empty) = (format!("<{name}>"), format!("</{name}>"), format!("<{name}/>"));
     let mut rest = xml;

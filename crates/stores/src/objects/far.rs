@@ -150,7 +150,7 @@ impl FarPlace {
     }
 }
 
-/// What the names of all answers of a record begin with. The first part spreads them.
+/// The prefix of the names of all answers of a record. Its first part spreads the records over the bucket.
 pub(super) fn folder(bucket: &AnswerBucket, rk: &RecordKey) -> String {
     let (prefix, first) = (bucket.url().prefix(), rk.as_bytes()[0]);
     format!("{prefix}/{first:02x}/{rk}")

@@ -74,7 +74,7 @@ impl BucketUrl {
         &self.url.hosts()[0].name
     }
 
-    /// What the names of the objects begin with, without a `/` at its end.
+    /// The prefix of the names of the objects, without a `/` at its end.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -299,7 +299,7 @@ async fn restore(fixture: &Fixture, content: &[u8]) {
     bucket(&fixture.fake.answers("a")).put(name, Bytes::copy_from_slice(content)).await.unwrap();
 }
 
-pub(crate) async fn nothing_is_fetched_for_whoever_is_not_given_the_answer() {
+pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer() {
     let fixture = Fixture::new().await;
     let gate = fixture.gate();
     gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();

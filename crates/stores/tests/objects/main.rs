@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         a_store_without_the_bucket_cannot_give_its_answers,
         an_answer_in_another_bucket_is_not_damaged,
         an_answer_that_is_gone_is_damage_and_never_a_second_run,
-        nothing_is_fetched_for_whoever_is_not_given_the_answer,
+        nothing_is_fetched_for_a_caller_that_gets_no_answer,
         the_journal_keeps_an_answer_until_the_bucket_takes_it,
         small_answers_leave_the_journal_while_the_bucket_takes_none,
         the_verdict_of_an_operator_may_lie_in_the_bucket,
