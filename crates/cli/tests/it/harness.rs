@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::Pin;
@@ -169,7 +169,9 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// A gateway process. Dropping it kills it and checks its logs.
 pub(crate) struct Gateway {
     child: Child,
-    logs: Option<JoinHandle<String>>,
+    logs: Arc<Mutex<String>>,
+    // Ends when the process has closed its standard error.
+    log_reader: Option<JoinHandle<()>>,
     pub(crate) public: SocketAddr,
     pub(crate) admin: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -252,15 +254,19 @@ impl Gateway {
         command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let mut stderr = child.stderr.take().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let logs = Arc::new(Mutex::new(String::new()));
+        let written = Arc::clone(&logs);
         // Read all the time: a process blocks once the pipe of its logs is full.
-        let logs = std::thread::spawn(move || {
-            let mut logs = String::new();
-            stderr.read_to_string(&mut logs).unwrap();
-            logs
+        let log_reader = std::thread::spawn(move || {
+            let mut line = String::new();
+            while stderr.read_line(&mut line).unwrap() > 0 {
+                written.lock().unwrap().push_str(&line);
+                line.clear();
+            }
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() }
+        Self { child, logs, log_reader: Some(log_reader), public, admin, client, secrets: Secrets::default() }
     }
 
     /// Kills the process and returns its address.
@@ -319,6 +325,11 @@ impl Gateway {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
 
+    /// Waits until the logs of the running process contain this text.
+    pub(crate) async fn wait_for_log(&self, text: &str) {
+        until("the log line is written", async || self.logs.lock().unwrap().contains(text)).await;
+    }
+
     /// Waits until the process exits and returns its exit code and logs.
     pub(crate) fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
@@ -327,7 +338,10 @@ impl Gateway {
 
     /// Returns the logs of the exited process and checks that they contain no secret.
     fn logs_without_secrets(&mut self) -> String {
-        let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
+        if let Some(reader) = self.log_reader.take() {
+            reader.join().unwrap();
+        }
+        let logs = std::mem::take(&mut *self.logs.lock().unwrap());
         let sent = self.secrets.lock().unwrap();
         // These must never appear, whatever a test sends.
         let always = [CREDENTIAL, "Bearer", "idempotency-key:", "authorization:"];
