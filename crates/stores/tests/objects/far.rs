@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hapax_core::gate::{Provenance, Reason, Recorded};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Begin, Claim, Complete, Completed, Grant, Lapse, Purge, Purged, Verdict};
-use hapax_core::store::{Inserted, Memory, Protocol, Severity};
+use hapax_core::store::{Inserted, Protocol, Severity};
 use hapax_core::{
     Call, Completion, ErrorKind, Fingerprint, Gate, Millis, Owner, Policy, RecordKey, Rule, Seconds, Settings, State,
     Store, StoredAnswer, Timestamp, Token,
@@ -16,6 +16,7 @@ use hapax_core::{
 use hapax_stores::{FarAnswers, FarInspect};
 use hapax_testkit::{BucketFault, FakeBucket, Faulty, StoreFault, yield_now};
 
+use crate::inside::{Inside, InsideKind};
 use crate::{bucket, runtime};
 
 /// Answers above this many bytes lie in the bucket.
@@ -30,17 +31,17 @@ const LONG: Duration = Duration::from_secs(600);
 struct Fixture {
     fake: FakeBucket,
     /// The store inside, and the faults of its calls.
-    inside: Arc<Memory>,
+    inside: Inside,
     faulty: Arc<Faulty>,
     store: Arc<FarAnswers>,
     rk: RecordKey,
 }
 
 impl Fixture {
-    async fn new() -> Self {
+    async fn new(kind: InsideKind) -> Self {
         let fake = FakeBucket::start().await.unwrap();
-        let inside = Arc::new(Memory::new());
-        let faulty = Faulty::new(Arc::clone(&inside) as _, runtime(), LONG);
+        let inside = Inside::new(kind).await;
+        let faulty = Faulty::new(Arc::clone(&inside.store), runtime(), LONG);
         let store = FarAnswers::around(Arc::clone(&faulty) as _, bucket(&fake.answers("a")), INLINE, runtime());
         let store = store.wait(LONG);
         Self { fake, inside, faulty, store: Arc::new(store), rk: RecordKey::from_bytes([7; 16]) }
@@ -66,7 +67,7 @@ impl Fixture {
 
     /// The record as the store inside has it.
     async fn state(&self) -> State {
-        self.inside.read(&self.rk).await.unwrap().record.unwrap().state
+        self.inside.store.read(&self.rk).await.unwrap().record.unwrap().state
     }
 
     async fn completion(&self) -> Completion {
@@ -116,8 +117,8 @@ fn completion_of(grant: &Grant, answer: Bytes) -> Complete {
     }
 }
 
-pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let small = Bytes::from_static(&[b's'; INLINE]);
     let completed = fixture.store.complete(&fixture.rk, &completion_of(&grant, small.clone())).await.unwrap();
@@ -127,7 +128,7 @@ pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket() {
     assert_eq!(fixture.store.fetch(completion.clone()).await.unwrap(), completion);
     assert_eq!(fixture.fake.requests(), [""; 0]);
 
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
@@ -142,8 +143,8 @@ pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket() {
     assert!(names.len() == 1 && names[0].starts_with(&expected), "{names:?}");
 }
 
-pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirmed_it() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirmed_it(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     fixture.fake.set_fault(Some(BucketFault::Held));
@@ -165,8 +166,8 @@ pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirm
 }
 
 /// As after a kill between the two: the object is there, and no record names it.
-pub(crate) async fn an_object_without_a_record_harms_nobody() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn an_object_without_a_record_harms_nobody(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     for (fault, is_recorded) in [
         (StoreFault::FailBefore(ErrorKind::NotApplied), false),
@@ -190,8 +191,8 @@ pub(crate) async fn an_object_without_a_record_harms_nobody() {
     assert_eq!(fixture.store.fetch(fixture.completion().await).await.unwrap().answer, large('x'));
 }
 
-pub(crate) async fn a_bucket_that_fails_leaves_the_record_open() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn a_bucket_that_fails_leaves_the_record_open(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     let faults =
@@ -208,8 +209,8 @@ pub(crate) async fn a_bucket_that_fails_leaves_the_record_open() {
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
 }
 
-pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
@@ -217,43 +218,43 @@ pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again() {
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Already);
     assert_eq!(fixture.store.fetch(fixture.completion().await).await.unwrap().answer, large('x'));
     // Another process keeps this answer in its records.
-    let near = FarAnswers::around(Arc::clone(&fixture.inside) as _, bucket(&fixture.fake.answers("a")), 99, runtime());
+    let near = FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&fixture.fake.answers("a")), 99, runtime());
     assert_eq!(near.complete(&fixture.rk, &ask).await.unwrap(), Completed::Already);
 }
 
-pub(crate) async fn an_answer_that_looks_like_a_pointer_is_none() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn an_answer_that_looks_like_a_pointer_is_none(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let pointer = hapax_core::AnswerPointer::new(b"another answer", "a/secret").encode();
     let store =
-        FarAnswers::around(Arc::clone(&fixture.inside) as _, bucket(&fixture.fake.answers("a")), 999, runtime());
+        FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&fixture.fake.answers("a")), 999, runtime());
     let grant = fixture.grant().await;
     store.complete(&fixture.rk, &completion_of(&grant, pointer.clone())).await.unwrap();
     assert_eq!(store.fetch(fixture.completion().await).await.unwrap().answer, pointer);
     assert_eq!(fixture.fake.requests(), [""; 0]);
 }
 
-pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
-    let error = fixture.inside.fetch(fixture.completion().await).await.unwrap_err();
+    let error = fixture.inside.store.fetch(fixture.completion().await).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
     assert!(error.to_string().contains("bucket"), "{error}");
 }
 
-pub(crate) async fn an_answer_in_another_bucket_is_not_damaged() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn an_answer_in_another_bucket_is_not_damaged(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
     let other = fixture.fake.answers("a").replace("s3://fake/", "s3://other/");
-    let store = FarAnswers::around(Arc::clone(&fixture.inside) as _, bucket(&other), INLINE, runtime());
+    let store = FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&other), INLINE, runtime());
     let error = store.fetch(fixture.completion().await).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
     assert!(error.to_string().contains("bucket fake") && error.to_string().contains("other"), "{error}");
 }
 
-pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let (gate, runs) = (fixture.gate(), Arc::new(AtomicUsize::new(0)));
     let run = || {
         let runs = Arc::clone(&runs);
@@ -299,8 +300,8 @@ async fn restore(fixture: &Fixture, content: &[u8]) {
     bucket(&fixture.fake.answers("a")).put(name, Bytes::copy_from_slice(content)).await.unwrap();
 }
 
-pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let gate = fixture.gate();
     gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
     let before = fixture.fake.requests();
@@ -313,8 +314,8 @@ pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer() {
     assert_eq!(fixture.fake.requests().len(), before.len() + 1);
 }
 
-pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let gate = fixture.impatient_gate();
     fixture.fake.set_fault(Some(BucketFault::Full));
     let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
@@ -328,9 +329,9 @@ pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it() {
     assert_eq!((copy.provenance, copy.answer), (Provenance::Replayed, "x".repeat(INLINE + 1)));
 }
 
-pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none() {
+pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none(inside: InsideKind) {
     for fault in [BucketFault::Full, BucketFault::Held] {
-        let fixture = Fixture::new().await;
+        let fixture = Fixture::new(inside).await;
         let gate = fixture.impatient_gate();
         fixture.fake.set_fault(Some(fault));
         let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
@@ -357,8 +358,8 @@ pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none(
     }
 }
 
-pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
     let protocol = fixture.protocol();
     protocol.abandon(&fixture.rk, &Claim::from(&grant)).await.unwrap();
@@ -373,10 +374,10 @@ pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket() {
     assert_eq!(again, hapax_core::machine::Resolved::Yes);
 }
 
-pub(crate) async fn a_purge_removes_the_answers_of_the_record() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn a_purge_removes_the_answers_of_the_record(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let grant = fixture.grant().await;
-    let inspect = FarInspect::around(Arc::clone(&fixture.inside) as _, bucket(&fixture.fake.answers("a")));
+    let inspect = FarInspect::around(Arc::clone(&fixture.inside.inspect), bucket(&fixture.fake.answers("a")));
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
     // One of an attempt that lost, and one of a later attempt.
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('y'))).await.unwrap();
@@ -393,8 +394,8 @@ pub(crate) async fn a_purge_removes_the_answers_of_the_record() {
     assert_eq!(fixture.fake.objects().into_values().collect::<Vec<_>>(), [large('z')]);
 }
 
-pub(crate) async fn a_check_finds_what_does_not_work() {
-    let fixture = Fixture::new().await;
+pub(crate) async fn a_check_finds_what_does_not_work(inside: InsideKind) {
+    let fixture = Fixture::new(inside).await;
     let bucket = bucket(&fixture.fake.answers("a")).kept_for(Duration::from_secs(32 * 86_400));
     let findings = async |fault| {
         fixture.fake.set_fault(fault);
@@ -422,9 +423,9 @@ pub(crate) async fn a_check_finds_what_does_not_work() {
 }
 
 /// Dropped before the write, while it runs, between the write and the record, and after that.
-pub(crate) async fn a_dropped_completion_can_be_repeated_wherever_it_was_dropped() {
+pub(crate) async fn a_dropped_completion_can_be_repeated_wherever_it_was_dropped(inside: InsideKind) {
     for (calls, has_written) in [(0, false), (0, true), (1, true), (2, true)] {
-        let fixture = Fixture::new().await;
+        let fixture = Fixture::new(inside).await;
         let (grant, begun) = (fixture.grant().await, fixture.faulty.calls().len());
         let ask = completion_of(&grant, large('x'));
         let mut completing = Box::pin(fixture.store.complete(&fixture.rk, &ask));

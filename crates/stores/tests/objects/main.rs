@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 mod far;
+mod inside;
 
 use std::error::Error as StdError;
 use std::process::ExitCode;
@@ -14,6 +15,8 @@ use hapax_core::{Error, ErrorKind, Token};
 use hapax_stores::{AnswerBucket, BucketUrl, FoundObject};
 use hapax_testkit::servers::{self, MinioServer, Trial};
 use hapax_testkit::{BucketFault, FakeBucket};
+
+use self::inside::InsideKind;
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -34,30 +37,52 @@ fn main() -> ExitCode {
         only_objects_of_the_token_and_of_earlier_ones_are_listed,
     ]);
     macro_rules! far {
-        ($($name:ident),* $(,)?) => { vec![$(test(None, stringify!($name), far::$name)),*] };
+        ($kind:expr, $($name:ident),* $(,)?) => {
+            [$(far($kind, stringify!($name), move || far::$name($kind))),*]
+        };
     }
-    trials.extend(far![
-        only_an_answer_above_the_limit_lies_in_the_bucket,
-        the_record_names_an_answer_only_after_the_bucket_has_confirmed_it,
-        an_object_without_a_record_harms_nobody,
-        a_bucket_that_fails_leaves_the_record_open,
-        a_completion_that_is_repeated_writes_the_answer_again,
-        an_answer_that_looks_like_a_pointer_is_none,
-        a_store_without_the_bucket_cannot_give_its_answers,
-        an_answer_in_another_bucket_is_not_damaged,
-        an_answer_that_is_gone_is_damage_and_never_a_second_run,
-        nothing_is_fetched_for_a_caller_that_gets_no_answer,
-        the_journal_keeps_an_answer_until_the_bucket_takes_it,
-        small_answers_leave_the_journal_while_the_bucket_takes_none,
-        the_verdict_of_an_operator_may_lie_in_the_bucket,
-        a_purge_removes_the_answers_of_the_record,
-        a_check_finds_what_does_not_work,
-        a_dropped_completion_can_be_repeated_wherever_it_was_dropped,
-    ]);
+    let far = InsideKind::ALL.map(|kind| {
+        far![
+            kind,
+            only_an_answer_above_the_limit_lies_in_the_bucket,
+            the_record_names_an_answer_only_after_the_bucket_has_confirmed_it,
+            an_object_without_a_record_harms_nobody,
+            a_bucket_that_fails_leaves_the_record_open,
+            a_completion_that_is_repeated_writes_the_answer_again,
+            an_answer_that_looks_like_a_pointer_is_none,
+            a_store_without_the_bucket_cannot_give_its_answers,
+            an_answer_in_another_bucket_is_not_damaged,
+            an_answer_that_is_gone_is_damage_and_never_a_second_run,
+            nothing_is_fetched_for_a_caller_that_gets_no_answer,
+            the_journal_keeps_an_answer_until_the_bucket_takes_it,
+            small_answers_leave_the_journal_while_the_bucket_takes_none,
+            the_verdict_of_an_operator_may_lie_in_the_bucket,
+            a_purge_removes_the_answers_of_the_record,
+            a_check_finds_what_does_not_work,
+            a_dropped_completion_can_be_repeated_wherever_it_was_dropped,
+        ]
+    });
+    trials.extend(far.into_iter().flatten());
     servers::main(trials)
 }
 
-fn test<F: Future<Output = ()> + 'static>(service: Option<&'static str>, name: &str, run: fn() -> F) -> Trial {
+/// A test of a store with a bucket, around a store of this kind.
+fn far<F: Future<Output = ()> + 'static>(
+    kind: InsideKind,
+    name: &str,
+    run: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
+    match kind.service() {
+        Some(service) => servers::test(name, service, run),
+        None => test(None, &format!("{}::{name}", kind.name()), run),
+    }
+}
+
+fn test<F: Future<Output = ()> + 'static>(
+    service: Option<&'static str>,
+    name: &str,
+    run: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
     match service {
         Some(service) => servers::test(name, service, run),
         None => {
