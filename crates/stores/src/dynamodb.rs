@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Store, Swapped};
@@ -47,6 +48,7 @@ use parking_lot::Mutex;
 use self::api::TableApi;
 use self::executor::LocalTasks;
 use self::records::RecordTable;
+pub use self::table::MissingTableParts;
 use self::table::TableState;
 use self::turns::Turns;
 
@@ -82,6 +84,8 @@ pub struct DynamoDb {
     turns: Turns,
     /// Whether the service removes what has expired, and when that was found, on the boot-time clock.
     removes_expired: Arc<Mutex<Option<(Duration, bool)>>>,
+    /// The key behind which the next sweep begins. None at the beginning of the table.
+    swept: Arc<Mutex<Option<Bytes>>>,
 }
 
 impl DynamoDb {
@@ -102,7 +106,7 @@ impl DynamoDb {
     /// Those of the TLS library.
     pub fn with(url: &DynamoDbUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let records = RecordTable { api: TableApi::new(url, Arc::clone(&runtime))? };
-        Ok(Self { records, turns: Turns::new(runtime), removes_expired: Arc::default() })
+        Ok(Self { records, turns: Turns::new(runtime), removes_expired: Arc::default(), swept: Arc::default() })
     }
 
     /// Whether the table exists.
@@ -125,10 +129,12 @@ impl DynamoDb {
         table::create(&self.records.api).await
     }
 
-    /// The bodies of the calls `CreateTable` and `UpdateTimeToLive` that [`create_table`](Self::create_table) makes, in
-    /// JSON.
-    pub fn table_definition(url: &DynamoDbUrl) -> [String; 2] {
-        [table::creation(url.table()), table::expiry(url.table())].map(|body| format!("{body:#}"))
+    /// The calls that [`create_table`](Self::create_table) would make now.
+    ///
+    /// # Errors
+    /// As DynamoDB says.
+    pub async fn missing_parts(&self) -> Result<MissingTableParts> {
+        table::missing(&self.records.api).await
     }
 
     /// How exactly the clock of the service is known. None before the first reply.
@@ -190,9 +196,9 @@ impl Store for DynamoDb {
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         let runtime: Arc<dyn Runtime> = Arc::new(LocalTasks::over(Arc::clone(self.records.api.runtime())));
         let records = RecordTable { api: self.records.api.dedicated(Arc::clone(&runtime))? };
-        let (turns, removes_expired) =
-            (self.turns.on(runtime, self.records.api.url().longest_call()), Arc::clone(&self.removes_expired));
-        Ok(Arc::new(Self { records, turns, removes_expired }))
+        let turns = self.turns.on(runtime, self.records.api.url().longest_call());
+        let (removes_expired, swept) = (Arc::clone(&self.removes_expired), Arc::clone(&self.swept));
+        Ok(Arc::new(Self { records, turns, removes_expired, swept }))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
@@ -205,7 +211,7 @@ impl Store for DynamoDb {
 impl Inspect for DynamoDb {
     /// Removes nothing if the service does it. Without a TTL it reads the whole table.
     async fn sweep(&self, limit: usize) -> Result<usize> {
-        if self.removes_expired().await? { Ok(0) } else { self.records.sweep(limit).await }
+        if self.removes_expired().await? { Ok(0) } else { self.records.sweep(limit, &self.swept).await }
     }
 
     /// Reads the table in the order of DynamoDB, with consistent reads, which cost as much as all that is read.

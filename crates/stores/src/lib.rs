@@ -51,7 +51,7 @@ mod sqlite;
 mod sqlx;
 
 #[cfg(feature = "dynamodb")]
-pub use dynamodb::{DynamoDb, DynamoDbUrl};
+pub use dynamodb::{DynamoDb, DynamoDbUrl, MissingTableParts};
 #[cfg(feature = "s3")]
 pub use objects::{AnswerBucket, BucketUrl, FarAnswers, FarInspect, FoundObject};
 #[cfg(feature = "postgres")]

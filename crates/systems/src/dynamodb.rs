@@ -56,16 +56,16 @@ impl StoreTable for NamedTable {
         self.store.create_table().await
     }
 
-    fn commands(&self) -> String {
+    async fn commands(&self) -> hapax::Result<String> {
         let (region, table) = (self.url.region(), self.url.table());
         let place = self.url.stand_in().map(|address| format!(" --endpoint-url http://{address}")).unwrap_or_default();
-        let command = |words: &str| format!("aws dynamodb {words} --region {region}{place}");
-        let [creation, expiry] = DynamoDb::table_definition(&self.url);
-        format!(
-            "{} --cli-input-json '{creation}'\n{} --table-name {table}\n{} --cli-input-json '{expiry}'\n",
-            command("create-table"),
-            command("wait table-exists"),
-            command("update-time-to-live"),
-        )
+        let command = |name: &str, input: String| format!("aws dynamodb {name} --region {region}{place} {input}\n");
+        let missing = self.store.missing_parts().await?;
+        let creation = missing.creation.map(|body| {
+            let waiting = command("wait table-exists", format!("--table-name {table}"));
+            command("create-table", format!("--cli-input-json '{body}'")) + &waiting
+        });
+        let expiry = missing.expiry.map(|body| command("update-time-to-live", format!("--cli-input-json '{body}'")));
+        Ok(creation.into_iter().chain(expiry).collect())
     }
 }

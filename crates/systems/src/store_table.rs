@@ -25,6 +25,9 @@ pub trait StoreTable: fmt::Debug + Send + Sync {
     /// As the system says.
     async fn create(&self) -> hapax::Result<bool>;
 
-    /// The commands of a shell that make the table.
-    fn commands(&self) -> String;
+    /// The commands of a shell that do what `create` would do now. Empty if there is nothing to do.
+    ///
+    /// # Errors
+    /// As the system says.
+    async fn commands(&self) -> hapax::Result<String>;
 }

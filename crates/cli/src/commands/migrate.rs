@@ -77,9 +77,7 @@ async fn run_store(store: &str, args: &MigrateArgs) -> Result<ExitCode, CommandE
     let context = || format!("--store takes {}", StoreUrl::table_forms());
     let table = table.with_context(context).map_err(CommandError::usage)?;
     if args.print {
-        if !table.exists().await.map_err(CommandError::cannot_start)? {
-            print!("{}", table.commands());
-        }
+        print!("{}", table.commands().await.map_err(CommandError::cannot_start)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {

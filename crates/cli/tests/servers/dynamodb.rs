@@ -35,7 +35,11 @@ async fn migrate() {
     }
     let (code, told) = run(&["migrate", "--store", &url, "--check"]);
     assert_eq!((code, &*told), (Some(0), "the table is there\n"));
+    assert_eq!(run(&["migrate", "--store", &url, "--print"]), (Some(0), String::new()), "nothing is missing");
     // This one has no TTL.
+    let (code, told) = run(&["migrate", "--store", &table.url(), "--print"]);
+    let is_only_expiry = told.starts_with("aws dynamodb update-time-to-live") && told.matches("aws ").count() == 1;
+    assert!(code == Some(0) && is_only_expiry, "{code:?} {told}");
     let (code, told) = run(&["migrate", "--store", &table.url(), "--check"]);
     assert!(code == Some(1) && told.contains("the table has no TTL"), "{code:?} {told}");
     let (code, told) = run(&["migrate", "--store", "memory:"]);

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use hapax_core::store::{Chunk, Scan, ScanPosition};
 use hapax_core::{ErrorKind, RecordKey, Result, Timestamp};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::answers::{Attributes, TableFailure};
@@ -44,11 +45,13 @@ impl RecordTable {
         Ok(chunk)
     }
 
-    /// Removes what has expired, parts of answers too. It reads the whole table, so it is for tables without a TTL.
-    pub(super) async fn sweep(&self, limit: usize) -> Result<usize> {
+    /// Removes what has expired, parts of answers too. It reads the table to its end, from this position on, so it is
+    /// for tables without a TTL. The next sweep goes on where this one stops.
+    pub(super) async fn sweep(&self, limit: usize, position: &Mutex<Option<Bytes>>) -> Result<usize> {
         let low = self.api.time().await?.earliest;
-        let (mut from, mut removed): (Option<Bytes>, usize) = (None, 0);
+        let mut removed: usize = 0;
         loop {
+            let from = position.lock().clone();
             let request = ScanRequest { table: self.api.table(), limit: PAGE, from: from.as_deref() };
             let page = self.page(&request.of_expired(low)).await?;
             for item in &page.items {
@@ -57,9 +60,10 @@ impl RecordTable {
                 }
                 removed += usize::from(self.remove_expired(item).await?);
             }
-            match page.next {
-                Some(next) if removed < limit => from = Some(next),
-                Some(_) | None => return Ok(removed),
+            let is_last = page.next.is_none();
+            *position.lock() = page.next;
+            if is_last || removed >= limit {
+                return Ok(removed);
             }
         }
     }

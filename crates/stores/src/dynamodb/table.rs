@@ -21,6 +21,15 @@ const POLL: Duration = Duration::from_millis(500);
 /// How long a table may take until it can be used.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The parts of a table that are missing: the bodies of the calls of DynamoDB that make them, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingTableParts {
+    /// `CreateTable`.
+    pub creation: Option<String>,
+    /// `UpdateTimeToLive`.
+    pub expiry: Option<String>,
+}
+
 /// What is known of the table.
 #[derive(Debug)]
 pub(super) struct TableState {
@@ -44,6 +53,11 @@ impl TableState {
         self.removes_expired
     }
 
+    /// Whether a TTL is to be turned on. A table that is consistent in all its regions can have none.
+    fn lacks_expiry(&self) -> bool {
+        self.removes_expired == Some(false) && !self.is_consistent_everywhere()
+    }
+
     /// What endangers the guarantee, or costs more than it should.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -56,7 +70,6 @@ impl TableState {
         }
         match self.removes_expired {
             Some(true) => {}
-            // Such a table can have no TTL.
             Some(false) | None if self.is_consistent_everywhere() => {}
             Some(false) => find(
                 Severity::Warn,
@@ -98,8 +111,18 @@ impl TableState {
     }
 }
 
-/// The body of the call that makes a table, for those who do it themselves.
-pub(super) fn creation(table: &str) -> Value {
+/// The bodies of the calls that [`create`] would make now.
+pub(super) async fn missing(api: &TableApi) -> Result<MissingTableParts> {
+    let (creation, expiry) = (format!("{:#}", creation(api.table())), format!("{:#}", expiry(api.table())));
+    if !exists(api).await? {
+        return Ok(MissingTableParts { creation: Some(creation), expiry: Some(expiry) });
+    }
+    let lacks_expiry = TableState::read(api).await?.lacks_expiry();
+    Ok(MissingTableParts { creation: None, expiry: lacks_expiry.then_some(expiry) })
+}
+
+/// The body of the call that makes a table.
+fn creation(table: &str) -> Value {
     json!({
         "TableName": table,
         "AttributeDefinitions": [{ "AttributeName": "k", "AttributeType": "B" }],
@@ -109,7 +132,7 @@ pub(super) fn creation(table: &str) -> Value {
 }
 
 /// The body of the call that turns the TTL on.
-pub(super) fn expiry(table: &str) -> Value {
+fn expiry(table: &str) -> Value {
     json!({ "TableName": table, "TimeToLiveSpecification": { "Enabled": true, "AttributeName": TTL } })
 }
 
@@ -139,8 +162,7 @@ pub(super) async fn create(api: &TableApi) -> Result<bool> {
         }
     }
     wait_until_active(api).await?;
-    let state = TableState::read(api).await?;
-    let lacks_expiry = state.removes_expired == Some(false) && !state.is_consistent_everywhere();
+    let lacks_expiry = TableState::read(api).await?.lacks_expiry();
     if lacks_expiry {
         let turned_on = api.call("UpdateTimeToLive", &expiry(api.table())).await.map_err(TableFailure::into_error);
         turned_on.map_err(|error| {
