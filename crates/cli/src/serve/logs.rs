@@ -1,5 +1,6 @@
 //! The log of the process, on standard error or in a file.
 
+mod access;
 mod flood;
 mod levels;
 mod output;
@@ -11,16 +12,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hapax::telemetry::SPANS;
+use tracing::Level;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::Layer;
 use tracing_subscriber::filter::FilterExt;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
 use crate::serve::otlp::{self, CollectorUrl};
 use flood::FloodLimit;
 use output::{LogOutput, QueueWriter};
 
+pub(crate) use access::AccessLine;
 pub(crate) use flood::report_missing;
 pub(crate) use levels::LogLevels;
 pub(crate) use output::{end_with, escape_controls, lost_lines};
@@ -60,17 +64,16 @@ impl Log {
         let output = Arc::new(LogOutput::open(settings.file.as_deref())?);
         let is_terminal = settings.file.is_none() && std::io::stderr().is_terminal();
         let default = if is_terminal { LogFormat::Text } else { LogFormat::Json };
-        // The output escapes the control characters of colours, too.
-        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(QueueWriter);
-        let lines = match settings.format.unwrap_or(default) {
-            LogFormat::Text => lines.with_target(false).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
-        };
+        let format = settings.format.unwrap_or(default);
+        let lines = lines_to(QueueWriter, format);
         // Spans are for the export only.
         let levels = settings.levels.0.clone().with_target(SPANS, LevelFilter::OFF);
         let lines = lines.with_filter(levels.and(FloodLimit)).boxed();
         let layers: Vec<_> = iter::once(lines).chain(otlp::start(settings.collector.as_ref())?).collect();
         tracing_subscriber::registry().with(layers).init();
+        if settings.levels.0.would_enable(ACCESS, &Level::INFO) {
+            access::start(format);
+        }
         tokio::spawn(flood::report_every_second());
         Ok(Self(output))
     }
@@ -81,5 +84,18 @@ impl Log {
             Ok(()) => tracing::info!("the log file is open again"),
             Err(error) => tracing::error!("{error:#}; the log goes on in the file that is open"),
         }
+    }
+}
+
+/// Formats events, and writes them there.
+fn lines_to<W>(writer: W, format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    // The output escapes the control characters of colours, too.
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+    match format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
 use crate::gateway::ingress::IngressRules;
-use crate::serve::logs::ACCESS;
+use crate::serve::logs::AccessLine;
 use crate::serve::metrics::count_problem;
 use crate::serve::otlp::spans;
 
@@ -105,20 +105,17 @@ impl Drop for AccessLogEntry {
         }
         let rk = self.rk.get();
         spans::end_request(&self.span, self.status, self.outcome(), rk);
-        tracing::info!(
-            target: ACCESS,
-            method = %self.method,
-            path = %self.path,
-            // Without a status, the request ended before its response.
-            status = self.status.map(|status| status.as_u16()),
-            outcome = self.outcome(),
-            rk = rk.as_ref().map(tracing::field::debug),
-            operation = rk.map(|rk| tracing::field::display(rk.operation())),
-            ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            trace = self.trace,
-            cut = (self.status.is_some() && !self.is_complete).then_some(true),
-            "request"
-        );
+        let line = AccessLine {
+            method: &self.method,
+            path: &self.path,
+            status: self.status.map(|status| status.as_u16()),
+            outcome: self.outcome(),
+            rk,
+            ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            trace: self.trace.as_deref(),
+            is_cut: self.status.is_some() && !self.is_complete,
+        };
+        line.log();
     }
 }
 

@@ -16,6 +16,7 @@ use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::files::{Links, open_to_append};
+use crate::serve::logs::ACCESS;
 use crate::serve::logs::queue::{LineRank, LogQueue, LostLines};
 
 /// The lines of this process.
@@ -93,12 +94,21 @@ impl<'a> MakeWriter<'a> for QueueWriter {
     }
 
     fn make_writer_for(&'a self, line: &Metadata<'_>) -> LineWriter {
-        LineWriter(match line.target() {
-            _ if IS_LAST.get() => LineRank::Last,
-            AUDIT => LineRank::Audit,
-            _ => LineRank::Ordinary,
-        })
+        LineWriter(rank_of(line.target()))
     }
+}
+
+fn rank_of(target: &str) -> LineRank {
+    match target {
+        _ if IS_LAST.get() => LineRank::Last,
+        AUDIT => LineRank::Audit,
+        _ => LineRank::Ordinary,
+    }
+}
+
+/// Queues a line of the access log without control characters.
+pub(super) fn push_access_line(line: &[u8]) {
+    QUEUE.push(line, rank_of(ACCESS));
 }
 
 /// Queues lines without control characters.
@@ -110,7 +120,7 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let escaped = escape_controls(text.trim_end_matches('\n'));
-        QUEUE.push(format!("{escaped}\n").into_bytes(), self.0);
+        QUEUE.push(escaped.as_bytes(), self.0);
         Ok(line.len())
     }
 

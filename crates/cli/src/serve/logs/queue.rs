@@ -1,7 +1,7 @@
 //! The lines that wait to be written. A thread of its own writes them, so that a log that nobody reads blocks no
-//! request.
+//! request. It gathers lines for a moment and writes many at once: a wake-up and a write for each would cost more than
+//! the lines.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -13,6 +13,16 @@ const LIMIT: usize = 8 << 20;
 
 /// Further bytes for lines that may be the last trace of an operation.
 const AUDIT_LIMIT: usize = LIMIT + (1 << 20);
+
+/// How long a line waits for others.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// How many bytes one write to a file has, unless a line is longer. So many end the wait for others, too.
+const FILE_WRITE: usize = 64 << 10;
+
+/// How many bytes one write to anything else has. Other processes may write to the same pipe, and Linux keeps together
+/// only what is as small as this.
+const PIPE_WRITE: usize = 4 << 10;
 
 /// Which lines have room when others have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +63,10 @@ pub(super) struct LogQueue {
 
 #[derive(Debug)]
 struct WaitingLines {
-    lines: VecDeque<(Vec<u8>, LineRank)>,
-    /// The bytes of these lines, and of the line that is being written.
+    lines: LineBatch,
+    /// The bytes of these lines, and of those that are being written.
     bytes: usize,
-    /// Takes the place of the present file before the next line.
+    /// Takes the place of the present file before the next lines.
     next_file: Option<File>,
     lost: LostLines,
     reported: LostLines,
@@ -66,7 +76,7 @@ struct WaitingLines {
 impl LogQueue {
     pub(super) const fn new() -> Self {
         let state = WaitingLines {
-            lines: VecDeque::new(),
+            lines: LineBatch::new(),
             bytes: 0,
             next_file: None,
             lost: LostLines::NONE,
@@ -76,8 +86,9 @@ impl LogQueue {
         Self { state: Mutex::new(state), is_filled: Condvar::new(), is_written: Condvar::new() }
     }
 
-    /// Queues a line, or counts it as lost if there is no room. After the end of the log only last lines are queued.
-    pub(super) fn push(&self, line: Vec<u8>, rank: LineRank) {
+    /// Queues a line, given without its end, or counts it as lost if there is no room. After the end of the log only
+    /// last lines are queued.
+    pub(super) fn push(&self, line: &[u8], rank: LineRank) {
         let mut state = self.state.lock();
         let limit = match rank {
             LineRank::Ordinary | LineRank::Audit if state.has_ended => return,
@@ -85,14 +96,19 @@ impl LogQueue {
             LineRank::Audit => AUDIT_LIMIT,
             LineRank::Last => usize::MAX,
         };
-        if state.bytes + line.len() > limit {
+        let length = line.len() + 1;
+        if state.bytes + length > limit {
             state.lost.add(rank);
             return;
         }
-        state.bytes += line.len();
-        state.lines.push_back((line, rank));
+        let before = state.lines.text.len();
+        state.bytes += length;
+        state.lines.push(line, rank);
+        let is_due = before == 0 || (before < FILE_WRITE && before + length >= FILE_WRITE);
         drop(state);
-        self.is_filled.notify_one();
+        if is_due {
+            self.is_filled.notify_one();
+        }
     }
 
     /// The next lines go to this file.
@@ -102,25 +118,36 @@ impl LogQueue {
 
     /// Writes lines to this file until the process ends.
     pub(super) fn write_to(&self, file: File) {
-        let mut file = LineFile { file, is_within_line: false };
-        let mut state = self.state.lock();
+        let mut file = LineFile::new(file);
+        let mut lines = LineBatch::new();
         loop {
-            let Some((line, rank)) = state.lines.pop_front() else {
-                self.is_written.notify_all();
-                self.is_filled.wait(&mut state);
-                continue;
-            };
-            if let Some(next) = state.next_file.take() {
-                // The new file may be the old one, so what is known about its end stays.
-                file.file = next;
+            if let Some(next) = self.take_lines(&mut lines) {
+                file.replace(next);
             }
-            drop(state);
-            let written = file.write_line(&line);
-            state = self.state.lock();
-            state.bytes -= line.len();
-            if written.is_err() {
-                state.lost.add(rank);
-            }
+            file.write_lines(&lines, |bytes, lost| self.note_written(bytes, lost));
+        }
+    }
+
+    /// Waits for lines, gathers more for a moment, and takes them all. Returns the file that they go to if it is a new
+    /// one.
+    fn take_lines(&self, lines: &mut LineBatch) -> Option<File> {
+        lines.clear();
+        let mut state = self.state.lock();
+        self.is_filled.wait_while(&mut state, |state| state.lines.text.is_empty());
+        let gathers = |state: &mut WaitingLines| state.lines.text.len() < FILE_WRITE && !state.has_ended;
+        self.is_filled.wait_while_for(&mut state, gathers, GATHERING);
+        std::mem::swap(&mut state.lines, lines);
+        state.next_file.take()
+    }
+
+    fn note_written(&self, bytes: usize, lost: Option<LineRank>) {
+        let mut state = self.state.lock();
+        state.bytes -= bytes;
+        if let Some(rank) = lost {
+            state.lost.add(rank);
+        }
+        if state.bytes == 0 {
+            self.is_written.notify_all();
         }
     }
 
@@ -141,7 +168,9 @@ impl LogQueue {
 
     /// From now on only last lines are queued. Returns false if the log has ended before.
     pub(super) fn end(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().has_ended, true)
+        let has_ended = std::mem::replace(&mut self.state.lock().has_ended, true);
+        self.is_filled.notify_one();
+        !has_ended
     }
 
     /// Waits until all lines are written, at most for this long. Returns whether they are.
@@ -152,49 +181,133 @@ impl LogQueue {
     }
 }
 
+/// Lines one after the other.
+#[derive(Debug)]
+struct LineBatch {
+    text: Vec<u8>,
+    /// Where each line ends in the text, and its rank.
+    ends: Vec<(usize, LineRank)>,
+}
+
+impl LineBatch {
+    const fn new() -> Self {
+        Self { text: Vec::new(), ends: Vec::new() }
+    }
+
+    fn push(&mut self, line: &[u8], rank: LineRank) {
+        self.text.extend_from_slice(line);
+        self.text.push(b'\n');
+        self.ends.push((self.text.len(), rank));
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+        // After a rare flood of lines its memory is not needed.
+        self.text.shrink_to(4 * FILE_WRITE);
+        self.ends.shrink_to(FILE_WRITE / 64);
+    }
+
+    /// How many lines from this one on, which begins at `start`, have at most so many bytes together. At least one.
+    fn fitting(&self, first: usize, start: usize, bytes: usize) -> usize {
+        self.ends[first..].iter().take_while(|(end, _)| end - start <= bytes).count().max(1)
+    }
+}
+
 /// A file of lines. A failed write may leave the beginning of a line in it.
-struct LineFile {
-    file: File,
+struct LineFile<W = File> {
+    file: W,
+    /// How many bytes one write has, unless a line is longer.
+    largest_write: usize,
     is_within_line: bool,
 }
 
 impl LineFile {
-    /// Writes a line on a line of its own, also after one that was cut.
-    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.is_within_line {
-            self.write_all(b"\n")?;
+    fn new(file: File) -> Self {
+        let largest_write = largest_write(&file);
+        Self { file, largest_write, is_within_line: false }
+    }
+
+    /// Goes on in this file. It may be the old one, so what is known about its end stays.
+    fn replace(&mut self, file: File) {
+        self.largest_write = largest_write(&file);
+        self.file = file;
+    }
+}
+
+impl<W: Write> LineFile<W> {
+    /// Writes the lines, many at once. After each write, `note` gets the number of bytes that need no room any more,
+    /// and the rank of a line that was lost. The lines behind a lost one are tried.
+    fn write_lines(&mut self, lines: &LineBatch, mut note: impl FnMut(usize, Option<LineRank>)) {
+        let (mut next, mut start) = (0, 0);
+        while next < lines.ends.len() {
+            let count = lines.fitting(next, start, self.largest_write);
+            let (end, _) = lines.ends[next + count - 1];
+            let (last, lost) = match self.write_chunk(&lines.text[start..end]) {
+                Ok(()) => (next + count - 1, None),
+                Err(Written(bytes)) => {
+                    let whole = lines.ends[next..].iter().take_while(|(end, _)| *end <= start + bytes).count();
+                    (next + whole, Some(lines.ends[next + whole].1))
+                }
+            };
+            let (end, _) = lines.ends[last];
+            note(end - start, lost);
+            (next, start) = (last + 1, end);
         }
-        self.write_all(line)?;
-        self.is_within_line = false;
+    }
+
+    /// Writes whole lines, on lines of their own, also after one that was cut.
+    fn write_chunk(&mut self, lines: &[u8]) -> Result<(), Written> {
+        if self.is_within_line {
+            self.write_bytes(b"\n").map_err(|_| Written(0))?;
+        }
+        self.write_bytes(lines)
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Written> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(0) => return Err(Written(bytes.len() - rest.len())),
+                Ok(count) => {
+                    self.is_within_line = rest[count - 1] != b'\n';
+                    rest = &rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(Written(bytes.len() - rest.len())),
+            }
+        }
         Ok(())
     }
 }
 
-impl Write for LineFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
-        self.is_within_line = bytes[..written].last().map_or(self.is_within_line, |last| *last != b'\n');
-        Ok(written)
-    }
+/// How many bytes were written before an error.
+struct Written(usize);
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
+fn largest_write(file: &File) -> usize {
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) { FILE_WRITE } else { PIPE_WRITE }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io::{PipeReader, Read, pipe};
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
     use super::*;
 
-    /// More than a pipe holds.
+    /// More than a pipe holds, with the end of the line.
     const LINE: usize = 1 << 17;
 
     fn line(byte: u8) -> Vec<u8> {
-        vec![byte; LINE]
+        vec![byte; LINE - 1]
+    }
+
+    fn lines(byte: u8, count: usize) -> Vec<u8> {
+        let mut line = line(byte);
+        line.push(b'\n');
+        line.repeat(count)
     }
 
     /// Returns a queue that is written to a pipe.
@@ -210,20 +323,21 @@ mod tests {
     fn lines_beyond_the_limit_are_counted_and_later_ones_are_written() {
         let (queue, mut reader) = queue();
         for _ in 0..LIMIT / LINE + 7 {
-            queue.push(line(b'a'), LineRank::Ordinary);
+            queue.push(&line(b'a'), LineRank::Ordinary);
         }
         assert_eq!(queue.newly_lost(), None, "the report would be lost");
         for _ in 0..(AUDIT_LIMIT - LIMIT) / LINE + 2 {
-            queue.push(line(b'b'), LineRank::Audit);
+            queue.push(&line(b'b'), LineRank::Audit);
         }
         assert!(!queue.wait_until_written(Duration::ZERO));
         let mut read = vec![0; AUDIT_LIMIT];
         reader.read_exact(&mut read).unwrap();
         assert!(queue.wait_until_written(Duration::from_secs(60)));
-        assert!(read[..LIMIT].iter().all(|byte| *byte == b'a') && read[LIMIT..].iter().all(|byte| *byte == b'b'));
+        let expected = [lines(b'a', LIMIT / LINE), lines(b'b', (AUDIT_LIMIT - LIMIT) / LINE)].concat();
+        assert!(read == expected);
         assert_eq!(queue.newly_lost(), Some(LostLines { all: 9, audit: 2 }));
         assert_eq!(queue.newly_lost(), None, "nothing was lost since");
-        queue.push(line(b'c'), LineRank::Ordinary);
+        queue.push(&line(b'c'), LineRank::Ordinary);
         reader.read_exact(&mut read[..LINE]).unwrap();
         assert_eq!(read[0], b'c');
     }
@@ -232,7 +346,7 @@ mod tests {
     fn a_line_that_cannot_be_written_is_counted() {
         let (queue, reader) = queue();
         drop(reader);
-        queue.push(line(b'a'), LineRank::Audit);
+        queue.push(&line(b'a'), LineRank::Audit);
         assert!(queue.wait_until_written(Duration::from_secs(60)));
         assert_eq!(queue.newly_lost(), Some(LostLines { all: 1, audit: 1 }));
     }
@@ -241,16 +355,78 @@ mod tests {
     fn the_last_lines_have_room_and_no_other_follows_them() {
         let (queue, mut reader) = queue();
         for _ in 0..LIMIT / LINE + 1 {
-            queue.push(line(b'a'), LineRank::Ordinary);
+            queue.push(&line(b'a'), LineRank::Ordinary);
         }
         assert!(queue.end() && !queue.end());
         assert_eq!(queue.newly_lost(), Some(LostLines { all: 1, audit: 0 }));
         for (byte, rank) in [(b'b', LineRank::Last), (b'c', LineRank::Ordinary), (b'd', LineRank::Audit)] {
-            queue.push(line(byte), rank);
+            queue.push(&line(byte), rank);
         }
         let mut read = vec![0; LIMIT + LINE];
         reader.read_exact(&mut read).unwrap();
         assert!(queue.wait_until_written(Duration::from_secs(60)));
-        assert_eq!(read.last(), Some(&b'b'));
+        assert!(read == [lines(b'a', LIMIT / LINE), lines(b'b', 1)].concat());
+    }
+
+    /// A file that takes so many bytes at each write, or fails at it.
+    #[derive(Debug, Default)]
+    struct Scripted {
+        takes: VecDeque<Option<usize>>,
+        written: Vec<String>,
+    }
+
+    impl Write for Scripted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = self.takes.pop_front().unwrap_or(Some(usize::MAX));
+            let count = taken.ok_or(io::ErrorKind::StorageFull)?.min(bytes.len());
+            self.written.push(String::from_utf8(bytes[..count].to_vec()).unwrap());
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Writes these lines, at most 10 bytes at once, and returns the writes and what was noted after each.
+    fn written(takes: &[Option<usize>], texts: &[&str]) -> (Vec<String>, Vec<(usize, Option<LineRank>)>) {
+        let file = Scripted { takes: takes.iter().copied().collect(), written: Vec::new() };
+        let mut file = LineFile { file, largest_write: 10, is_within_line: false };
+        let (mut lines, mut notes) = (LineBatch::new(), Vec::new());
+        let ranks = [LineRank::Ordinary, LineRank::Audit].into_iter().cycle();
+        texts.iter().zip(ranks).for_each(|(text, rank)| lines.push(text.as_bytes(), rank));
+        file.write_lines(&lines, |bytes, lost| notes.push((bytes, lost)));
+        assert_eq!(notes.iter().map(|(bytes, _)| bytes).sum::<usize>(), lines.text.len());
+        (file.file.written, notes)
+    }
+
+    #[test]
+    fn a_write_has_as_many_whole_lines_as_fit() {
+        let (writes, notes) = written(&[], &["abcd", "efgh", "i", "a line that is longer", "j"]);
+        assert_eq!(writes, ["abcd\nefgh\n", "i\n", "a line that is longer\n", "j\n"]);
+        assert_eq!(notes, [(10, None), (2, None), (22, None), (2, None)]);
+    }
+
+    #[test]
+    fn a_short_write_goes_on_where_it_stopped() {
+        let (writes, notes) = written(&[Some(3), Some(4)], &["abcd", "efgh"]);
+        assert_eq!(writes, ["abc", "d\nef", "gh\n"]);
+        assert_eq!(notes, [(10, None)]);
+    }
+
+    #[test]
+    fn only_the_line_of_a_failed_write_is_lost() {
+        // The disk is full in the middle of the second line, and has room again.
+        let (writes, notes) = written(&[Some(7), None], &["abcd", "efgh", "ijkl"]);
+        assert_eq!(writes, ["abcd\nef", "\n", "ijkl\n"]);
+        assert_eq!(notes, [(10, Some(LineRank::Audit)), (5, None)]);
+        // It is full exactly behind the first line.
+        let (writes, notes) = written(&[Some(5), None], &["abcd", "efgh", "ijkl"]);
+        assert_eq!(writes, ["abcd\n", "ijkl\n"]);
+        assert_eq!(notes, [(10, Some(LineRank::Audit)), (5, None)]);
+        // It stays full.
+        let (writes, notes) = written(&[None; 3], &["abcd", "efgh", "ijkl"]);
+        assert_eq!(writes, [""; 0]);
+        assert_eq!(notes, [(5, Some(LineRank::Ordinary)), (5, Some(LineRank::Audit)), (5, Some(LineRank::Ordinary))]);
     }
 }
