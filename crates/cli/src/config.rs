@@ -24,6 +24,7 @@ use hapax::http::Tenant;
 use hapax::{Identity, Settings};
 use hapax_systems::StoreUrl;
 
+use crate::gateway::ingress::cross_origin::AllowedOrigins;
 use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
@@ -53,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) upstream_timeout: Duration,
     pub(crate) limits: Limits,
     pub(crate) trusted_proxies: TrustedProxies,
+    /// The origins whose pages may read responses. None: the API decides.
+    pub(crate) allowed_origins: Option<AllowedOrigins>,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: AdminConfig,
     /// The files with the server certificate and its key.
@@ -107,6 +110,7 @@ impl Config {
             upstream_timeout: values.one("upstream-timeout", parse::nonzero_duration)?,
             limits: gateway::limits(&values, gate_settings.max_in_flight)?,
             trusted_proxies: TrustedProxies::new(values.list("trusted-proxy", parse::network)?),
+            allowed_origins: gateway::allowed_origins(&values)?,
             listen,
             admin: AdminConfig::read(&values, data_dir.clone())?,
             tls: gateway::tls(&values)?,

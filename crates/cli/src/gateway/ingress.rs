@@ -3,6 +3,7 @@
 
 pub(crate) mod access_log;
 pub(crate) mod answer_body;
+pub(crate) mod cross_origin;
 pub(crate) mod field_names;
 pub(crate) mod headers;
 pub(crate) mod refusal;
@@ -28,6 +29,7 @@ use tracing::Instrument;
 
 use crate::gateway::ingress::access_log::{AccessLogEntry, ConnectionActivity};
 use crate::gateway::ingress::answer_body::{AnswerBody, answer};
+use crate::gateway::ingress::cross_origin::CrossOrigin;
 use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::headers::{Peer, admit};
 use crate::gateway::ingress::request_body::{BodyReservation, ChunkedEnd, ClientBody};
@@ -50,6 +52,7 @@ pub(crate) struct IngressRules {
     pub(crate) limits: Limits,
     /// The proxies whose X-Forwarded-For names the client.
     pub(crate) trusted: TrustedProxies,
+    pub(crate) cross_origin: Arc<CrossOrigin>,
     pub(crate) shares: Arc<Shares>,
     pub(crate) metrics: Arc<ListenerMetrics>,
     /// Set when the time for open requests is over: those that are left are cut.
@@ -64,7 +67,19 @@ impl IngressRules {
         let protected_fields = Arc::new(protected_fields);
         let (trusted, is_cutting, has_replaced) =
             (TrustedProxies::default(), AtomicBool::new(false), AtomicBool::new(false));
-        Self { routes, protected_fields, tenant: None, limits, trusted, shares, metrics, is_cutting, has_replaced }
+        let cross_origin = Arc::default();
+        Self {
+            routes,
+            protected_fields,
+            tenant: None,
+            limits,
+            trusted,
+            cross_origin,
+            shares,
+            metrics,
+            is_cutting,
+            has_replaced,
+        }
     }
 
     /// Notes that requests without a response are cut from now on.
@@ -124,6 +139,8 @@ where
         let turn = self.queue.wait_turn(self.caller(&request, &account.number().to_ne_bytes()));
         let chunked_end = ChunkedEnd::of(&request);
         let close_delimited = (request.version() == Version::HTTP_10).then(|| self.close_delimited.clone());
+        let cross_origin = Arc::clone(&self.rules.cross_origin);
+        let page = cross_origin.grant(request.headers());
         let mut request = self.with_limits(request, &account, chunked_end.clone());
         request.extensions_mut().insert(entry.record_key_slot());
         match self.route(&mut request, &mut entry) {
@@ -133,7 +150,8 @@ where
                 let span = entry.span();
                 let handled = async move {
                     turn.await;
-                    let response = answer(entry, response.await?, account);
+                    let mut response = answer(entry, response.await?, account);
+                    cross_origin.apply(page.as_ref(), &mut response);
                     if let Some(close_delimited) =
                         close_delimited.filter(|_| response.body().size_hint().exact().is_none())
                     {
@@ -145,7 +163,8 @@ where
             }
             Routed::Page(response) | Routed::Refusal(response) => Box::pin(async move {
                 turn.await;
-                let response = answer(entry, response.map(ResponseBody::whole), account);
+                let mut response = answer(entry, response.map(ResponseBody::whole), account);
+                cross_origin.apply(page.as_ref(), &mut response);
                 Ok(closing_after_trailers(response, chunked_end.as_ref()))
             }),
         }
@@ -197,6 +216,9 @@ impl<S> Ingress<S> {
                 entry.set_refused();
                 return Routed::Refusal(refusal.response());
             }
+        }
+        if let Some(response) = self.rules.cross_origin.preflight(request) {
+            return Routed::Page(response);
         }
         let routed = self.rules.routes.route(request);
         if matches!(routed, Routed::Refusal(_)) {

@@ -32,7 +32,7 @@ pub(crate) struct RouteLayer {
 pub(crate) enum Routed<'a> {
     /// By this layer.
     Layer(&'a IdempotencyLayer),
-    /// With the page.
+    /// With this page, or the answer to a preflight.
     Page(Response<Bytes>),
     /// It is refused with this response.
     Refusal(Response<Bytes>),

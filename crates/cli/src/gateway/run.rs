@@ -22,6 +22,7 @@ use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
 use crate::config::{Config, ConfiguredRoute, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
+use crate::gateway::ingress::cross_origin::CrossOrigin;
 use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
@@ -177,6 +178,7 @@ async fn listen(
     let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
     rules.trusted = config.trusted_proxies.clone();
     rules.tenant = tenant(&config.tenant);
+    rules.cross_origin = Arc::new(CrossOrigin::new(config.allowed_origins.clone()));
     let server = GatewayServer::new(services, rules).tls(acceptor);
     server.serve_until(frame.stopping(), public, frame.shutdown.time_for_requests()).await;
     Ok(executors)

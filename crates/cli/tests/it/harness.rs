@@ -41,7 +41,8 @@ pub(crate) struct ApiRequest {
 }
 
 /// An API that numbers its responses. A request to `/slow` waits for `release_slow`. The response to `/stalls` has no
-/// end, and the response to `/status/503` has that status. The response to `/sized/100` has 100 bytes.
+/// end, and the response to `/status/503` has that status. The response to `/sized/100` has 100 bytes. Pages of every
+/// origin may read the response to `/open`.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
@@ -109,6 +110,9 @@ impl Api {
             for name in ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded"] {
                 answer = answer.header(name, "forged");
             }
+        }
+        if head.uri.path() == "/open" {
+            answer = answer.header("access-control-allow-origin", "*");
         }
         let text = match (head.uri.path(), head.uri.path().strip_prefix("/sized/")) {
             ("/large", _) => "0123456789abcdef".repeat(4),

@@ -15,6 +15,7 @@ mod broken_uploads;
 mod client_aborts;
 mod commands_over_admin;
 mod config;
+mod cross_origin;
 mod dashboard;
 mod dead;
 mod dead_letters;

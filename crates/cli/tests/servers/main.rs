@@ -6,6 +6,7 @@
 mod admin_process;
 mod any_language;
 mod browser;
+mod cross_origin;
 mod dashboard;
 mod dead;
 #[path = "../it/dead_letters.rs"]
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         examples::tests(),
         demo::tests(),
         packaging::tests(),
+        cross_origin::tests(),
         dashboard::tests(),
         shell_blocks::tests(),
         #[cfg(feature = "dynamodb")]

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use hapax::http::headers::is_storable;
 use hapax::http::{JsonKey, Tenant};
 use http::uri::{Scheme, Uri};
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
@@ -149,6 +149,24 @@ pub(crate) fn tenant(text: &str) -> Result<Tenant, anyhow::Error> {
     }
 }
 
+/// An origin as browsers send it: scheme, host, and a port that is not the usual one. `*` stands for every origin.
+pub(crate) fn origin(text: &str) -> Result<HeaderValue, anyhow::Error> {
+    const REMEDY: &str = "write scheme and host as a browser sends them, for instance https://shop.example or \
+                          http://localhost:3000, or `*`";
+    let is_origin = |text: &str| {
+        let url = text.parse::<Uri>().ok()?;
+        let (scheme, authority) = (url.scheme_str()?, url.authority()?);
+        let usual = if scheme == "https" { 443 } else { 80 };
+        let is_plain = authority.port_u16() != Some(usual) && !authority.as_str().contains(['@', '*']);
+        Some(is_plain && matches!(scheme, "http" | "https") && text == format!("{scheme}://{authority}"))
+    };
+    let is_lower_case = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    if text != "*" && !(is_lower_case && is_origin(text) == Some(true)) {
+        bail!(REMEDY);
+    }
+    HeaderValue::from_str(text).context(REMEDY)
+}
+
 pub(crate) fn key_place(text: &str) -> Result<KeyPlace, anyhow::Error> {
     match text.split_once(':') {
         Some(("header", name)) => header(name).map(KeyPlace::Field),
@@ -243,6 +261,27 @@ mod tests {
         assert_eq!(tenant("none").unwrap(), Tenant::None);
         for rule in ["", "header", "header:", "header:a b", "nobody"] {
             assert!(tenant(rule).is_err(), "{rule}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_written_as_browsers_send_it() {
+        for text in ["*", "https://shop.example", "http://localhost:3000", "https://[::1]:8443"] {
+            assert_eq!(origin(text).unwrap(), text);
+        }
+        for text in [
+            "",
+            "null",
+            "shop.example",
+            "https://shop.example/",
+            "https://Shop.example",
+            "https://shop.example:443",
+            "http://shop.example:80",
+            "https://a@shop.example",
+            "ftp://shop.example",
+            "https://*.shop.example",
+        ] {
+            assert!(origin(text).is_err(), "{text}");
         }
     }
 

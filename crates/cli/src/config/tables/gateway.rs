@@ -13,6 +13,7 @@ use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::tables::policy::Rules;
 use crate::files;
+use crate::gateway::ingress::cross_origin::AllowedOrigins;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::share_of;
 use crate::serve::shutdown::Shutdown;
@@ -122,6 +123,15 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
              place of the address of the connection. From all other clients, Forwarded, X-Real-IP and X-Forwarded-* \
              are replaced; to X-Forwarded-For their address is appended.",
         ),
+    SettingSpec::new(TABLE, "cors-origin", "HAPAX_CORS_ORIGIN")
+        .value("ORIGIN")
+        .list()
+        .help("Origin whose pages may read replays and problems, for instance https://shop.example; `*`: every origin")
+        .details(
+            "The gateway then answers preflights of browsers itself, and adds the fields of CORS to responses of which \
+             the API has not set them. Pages of a named origin may send credentials, those of `*` may not. \
+             Without it, preflights go to the API.",
+        ),
     SettingSpec::new(TABLE, "drain-delay", "HAPAX_DRAIN_DELAY")
         .value("DURATION")
         .default("0s")
@@ -210,6 +220,21 @@ pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow:
         (None, None) => Ok(None),
         (Some(_), None) => Err(values.wrong("tls-cert", "the certificate needs a private key; add tls-key")),
         (None, Some(_)) => Err(values.wrong("tls-key", "the private key needs a certificate; add tls-cert")),
+    }
+}
+
+/// Reads the origins whose pages may read responses. None: the gateway leaves that to the API.
+///
+/// # Errors
+/// If an origin is malformed, or stands beside `*`.
+pub(crate) fn allowed_origins(values: &Values) -> Result<Option<AllowedOrigins>, anyhow::Error> {
+    match values.list("cors-origin", parse::origin)?.as_slice() {
+        [] => Ok(None),
+        [any] if any == "*" => Ok(Some(AllowedOrigins::Any)),
+        origins if origins.iter().any(|origin| origin == "*") => {
+            Err(values.wrong("cors-origin", "`*` stands for every origin; write it alone, or name the origins"))
+        }
+        origins => Ok(Some(AllowedOrigins::Listed(origins.to_vec()))),
     }
 }
 
