@@ -31,7 +31,7 @@ const NAME: &str = "bench/bare";
 
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let place = Rc::new(AnswerPlace::start()?);
-    let (beside, with) = (Rc::clone(&place), Rc::clone(&place));
+    let (beside, with, without) = (Rc::clone(&place), Rc::clone(&place), Rc::clone(&place));
     let replays = Subject {
         name: "answers in a bucket, replays",
         what: "the replay of an answer of 1 MiB from MinIO by the gate, the record in memory; 4 at once",
@@ -45,12 +45,15 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let new_keys = Subject {
         name: "answers in a bucket, new keys with small answers",
         what: "begin and complete of a new key in memory, with a bucket for answers above 64 KiB",
-        run: Box::new(move || with.new_keys(&with.around(Arc::new(Memory::new())))),
+        run: Box::new(move || {
+            let store = with.around(with.memory());
+            on_one_core(|| cycles(&store))
+        }),
         limit: Some(Limit {
             what: "the same without a bucket",
-            run: Box::new(|| {
-                let store = Memory::new();
-                on_one_core(|| cycles(&store))
+            run: Box::new(move || {
+                let store = without.memory();
+                on_one_core(|| cycles(&*store))
             }),
             at_least: Some(0.9),
         }),
@@ -82,6 +85,11 @@ impl AnswerPlace {
         Ok(Self { _server: server, bucket, answer, runtime })
     }
 
+    fn memory(&self) -> Arc<dyn Store> {
+        let _inside = self.runtime.enter();
+        Arc::new(Memory::new())
+    }
+
     /// The store with the bucket.
     fn around(&self, store: Arc<dyn Store>) -> FarAnswers {
         let _inside = self.runtime.enter();
@@ -89,7 +97,7 @@ impl AnswerPlace {
     }
 
     fn replay(&self) -> anyhow::Result<BatchResult> {
-        let store = self.around(Arc::new(Memory::new()));
+        let store = self.around(self.memory());
         // The gate answers copies of one call that are there at once with one read.
         let calls = FreshCalls::new().take(AT_ONCE);
         let gate = self.runtime.block_on(async {
@@ -122,10 +130,6 @@ impl AnswerPlace {
             })))?;
             Ok(())
         })
-    }
-
-    fn new_keys(&self, store: &FarAnswers) -> anyhow::Result<BatchResult> {
-        on_one_core(|| cycles(store))
     }
 }
 
