@@ -66,7 +66,9 @@ struct WaitingLines {
     lines: LineBatch,
     /// The bytes of these lines, and of those that are being written.
     bytes: usize,
-    /// Takes the place of the present file before the next lines.
+    /// A line must be written at once.
+    is_urgent: bool,
+    /// Takes the place of the present file before the next write.
     next_file: Option<File>,
     lost: LostLines,
     reported: LostLines,
@@ -78,6 +80,7 @@ impl LogQueue {
         let state = WaitingLines {
             lines: LineBatch::new(),
             bytes: 0,
+            is_urgent: false,
             next_file: None,
             lost: LostLines::NONE,
             reported: LostLines::NONE,
@@ -104,7 +107,10 @@ impl LogQueue {
         let before = state.lines.text.len();
         state.bytes += length;
         state.lines.push(line, rank);
-        let is_due = before == 0 || (before < FILE_WRITE && before + length >= FILE_WRITE);
+        // The process may be killed while the line waits for others.
+        let is_urgent = rank != LineRank::Ordinary;
+        state.is_urgent |= is_urgent;
+        let is_due = is_urgent || before == 0 || (before < FILE_WRITE && before + length >= FILE_WRITE);
         drop(state);
         if is_due {
             self.is_filled.notify_one();
@@ -121,23 +127,34 @@ impl LogQueue {
         let mut file = LineFile::new(file);
         let mut lines = LineBatch::new();
         loop {
-            if let Some(next) = self.take_lines(&mut lines) {
-                file.replace(next);
-            }
-            file.write_lines(&lines, |bytes, lost| self.note_written(bytes, lost));
+            self.take_lines(&mut lines);
+            self.write_lines(&lines, &mut file);
         }
     }
 
-    /// Waits for lines, gathers more for a moment, and takes them all. Returns the file that they go to if it is a new
-    /// one.
-    fn take_lines(&self, lines: &mut LineBatch) -> Option<File> {
+    /// Waits for lines, gathers more for a moment, and takes them all.
+    fn take_lines(&self, lines: &mut LineBatch) {
         lines.clear();
         let mut state = self.state.lock();
         self.is_filled.wait_while(&mut state, |state| state.lines.text.is_empty());
-        let gathers = |state: &mut WaitingLines| state.lines.text.len() < FILE_WRITE && !state.has_ended;
+        let gathers =
+            |state: &mut WaitingLines| state.lines.text.len() < FILE_WRITE && !state.is_urgent && !state.has_ended;
         self.is_filled.wait_while_for(&mut state, gathers, GATHERING);
+        state.is_urgent = false;
         std::mem::swap(&mut state.lines, lines);
-        state.next_file.take()
+    }
+
+    /// Writes lines to this file, or to the next one as soon as there is one.
+    fn write_lines(&self, lines: &LineBatch, file: &mut LineFile) {
+        let mut place = BatchPlace::default();
+        while place.line < lines.ends.len() {
+            if let Some(next) = self.state.lock().next_file.take() {
+                file.replace(next);
+            }
+            let (next, lost) = file.write_some(lines, place);
+            self.note_written(next.byte - place.byte, lost);
+            place = next;
+        }
     }
 
     fn note_written(&self, bytes: usize, lost: Option<LineRank>) {
@@ -208,10 +225,22 @@ impl LineBatch {
         self.ends.shrink_to(FILE_WRITE / 64);
     }
 
-    /// How many lines from this one on, which begins at `start`, have at most so many bytes together. At least one.
-    fn fitting(&self, first: usize, start: usize, bytes: usize) -> usize {
-        self.ends[first..].iter().take_while(|(end, _)| end - start <= bytes).count().max(1)
+    /// How many lines from this place on have at most so many bytes together. At least one.
+    fn fitting(&self, place: BatchPlace, bytes: usize) -> usize {
+        self.ends[place.line..].iter().take_while(|(end, _)| end - place.byte <= bytes).count().max(1)
     }
+
+    /// The place behind the line of this number.
+    fn behind(&self, line: usize) -> BatchPlace {
+        BatchPlace { line: line + 1, byte: self.ends[line].0 }
+    }
+}
+
+/// The number of a line, and where it begins in the text.
+#[derive(Clone, Copy, Debug, Default)]
+struct BatchPlace {
+    line: usize,
+    byte: usize,
 }
 
 /// A file of lines. A failed write may leave the beginning of a line in it.
@@ -236,23 +265,17 @@ impl LineFile {
 }
 
 impl<W: Write> LineFile<W> {
-    /// Writes the lines, many at once. After each write, `note` gets the number of bytes that need no room any more,
-    /// and the rank of a line that was lost. The lines behind a lost one are tried.
-    fn write_lines(&mut self, lines: &LineBatch, mut note: impl FnMut(usize, Option<LineRank>)) {
-        let (mut next, mut start) = (0, 0);
-        while next < lines.ends.len() {
-            let count = lines.fitting(next, start, self.largest_write);
-            let (end, _) = lines.ends[next + count - 1];
-            let (last, lost) = match self.write_chunk(&lines.text[start..end]) {
-                Ok(()) => (next + count - 1, None),
-                Err(Written(bytes)) => {
-                    let whole = lines.ends[next..].iter().take_while(|(end, _)| *end <= start + bytes).count();
-                    (next + whole, Some(lines.ends[next + whole].1))
-                }
-            };
-            let (end, _) = lines.ends[last];
-            note(end - start, lost);
-            (next, start) = (last + 1, end);
+    /// Writes as many lines from this place on as one write may have. Returns the place of the next line, and the rank of
+    /// the line before it if that one was lost.
+    fn write_some(&mut self, lines: &LineBatch, place: BatchPlace) -> (BatchPlace, Option<LineRank>) {
+        let last = lines.behind(place.line + lines.fitting(place, self.largest_write) - 1);
+        match self.write_chunk(&lines.text[place.byte..last.byte]) {
+            Ok(()) => (last, None),
+            Err(Written(bytes)) => {
+                let rest = lines.ends[place.line..].iter();
+                let lost = place.line + rest.take_while(|(end, _)| *end <= place.byte + bytes).count();
+                (lines.behind(lost), Some(lines.ends[lost].1))
+            }
         }
     }
 
@@ -352,6 +375,22 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_gets_what_the_old_one_has_not_taken() {
+        let (queue, mut old) = queue();
+        queue.push(&line(b'a'), LineRank::Ordinary);
+        queue.push(&line(b'b'), LineRank::Ordinary);
+        // The first line is being written, and the second one waits.
+        old.read_exact(&mut [0]).unwrap();
+        let (mut new, writer) = pipe().unwrap();
+        queue.replace_file(File::from(OwnedFd::from(writer)));
+        let mut rest = vec![0; LINE - 1];
+        old.read_exact(&mut rest).unwrap();
+        let mut read = vec![0; LINE];
+        new.read_exact(&mut read).unwrap();
+        assert!(read == lines(b'b', 1));
+    }
+
+    #[test]
     fn the_last_lines_have_room_and_no_other_follows_them() {
         let (queue, mut reader) = queue();
         for _ in 0..LIMIT / LINE + 1 {
@@ -395,7 +434,12 @@ mod tests {
         let (mut lines, mut notes) = (LineBatch::new(), Vec::new());
         let ranks = [LineRank::Ordinary, LineRank::Audit].into_iter().cycle();
         texts.iter().zip(ranks).for_each(|(text, rank)| lines.push(text.as_bytes(), rank));
-        file.write_lines(&lines, |bytes, lost| notes.push((bytes, lost)));
+        let mut place = BatchPlace::default();
+        while place.line < lines.ends.len() {
+            let (next, lost) = file.write_some(&lines, place);
+            notes.push((next.byte - place.byte, lost));
+            place = next;
+        }
         assert_eq!(notes.iter().map(|(bytes, _)| bytes).sum::<usize>(), lines.text.len());
         (file.file.written, notes)
     }
