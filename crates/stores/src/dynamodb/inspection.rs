@@ -46,12 +46,13 @@ impl RecordTable {
     }
 
     /// Removes what has expired, parts of answers too. It reads the table to its end, from this position on, so it is
-    /// for tables without a TTL. The next sweep goes on where this one stops.
+    /// for tables without a TTL. The next sweep goes on where this one stops. If there was nothing up to the end, it
+    /// reads the part before the position, too: 0 means that nothing expired is left.
     pub(super) async fn sweep(&self, limit: usize, position: &Mutex<Option<Bytes>>) -> Result<usize> {
         let low = self.api.time().await?.earliest;
-        let mut removed: usize = 0;
+        let (mut from, mut removed) = (position.lock().clone(), 0);
+        let mut is_from_start = from.is_none();
         loop {
-            let from = position.lock().clone();
             let request = ScanRequest { table: self.api.table(), limit: PAGE, from: from.as_deref() };
             let page = self.page(&request.of_expired(low)).await?;
             for item in &page.items {
@@ -60,11 +61,13 @@ impl RecordTable {
                 }
                 removed += usize::from(self.remove_expired(item).await?);
             }
-            let is_last = page.next.is_none();
-            *position.lock() = page.next;
-            if is_last || removed >= limit {
+            from = page.next;
+            position.lock().clone_from(&from);
+            let is_done = from.is_none() && (removed > 0 || is_from_start);
+            if is_done || removed >= limit {
                 return Ok(removed);
             }
+            is_from_start |= from.is_none();
         }
     }
 

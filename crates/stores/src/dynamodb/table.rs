@@ -73,7 +73,7 @@ impl TableState {
             Some(false) | None if self.is_consistent_everywhere() => {}
             Some(false) => find(
                 Severity::Warn,
-                "the table has no TTL, so every sweep reads the whole table: turn it on for the attribute `ttl`, or \
+                "the table has no TTL, so sweeps read the whole table: turn it on for the attribute `ttl`, or \
                  run `hapax migrate`",
             ),
             None => find(
@@ -111,13 +111,14 @@ impl TableState {
     }
 }
 
-/// The bodies of the calls that [`create`] would make now.
+/// The bodies of the calls that [`create`] would make now. The TTL counts as missing if nobody may ask for it.
 pub(super) async fn missing(api: &TableApi) -> Result<MissingTableParts> {
     let (creation, expiry) = (format!("{:#}", creation(api.table())), format!("{:#}", expiry(api.table())));
     if !exists(api).await? {
         return Ok(MissingTableParts { creation: Some(creation), expiry: Some(expiry) });
     }
-    let lacks_expiry = TableState::read(api).await?.lacks_expiry();
+    let state = TableState::read(api).await?;
+    let lacks_expiry = state.removes_expired != Some(true) && !state.is_consistent_everywhere();
     Ok(MissingTableParts { creation: None, expiry: lacks_expiry.then_some(expiry) })
 }
 

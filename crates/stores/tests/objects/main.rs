@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         ]
     });
     trials.extend(far.into_iter().flatten());
+    trials.push(test(None, "a_check_finds_what_does_not_work", far::a_check_finds_what_does_not_work));
     servers::main(trials)
 }
 
