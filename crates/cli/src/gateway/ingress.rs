@@ -67,14 +67,13 @@ impl IngressRules {
         let protected_fields = Arc::new(protected_fields);
         let (trusted, is_cutting, has_replaced) =
             (TrustedProxies::default(), AtomicBool::new(false), AtomicBool::new(false));
-        let cross_origin = Arc::default();
         Self {
             routes,
             protected_fields,
             tenant: None,
             limits,
             trusted,
-            cross_origin,
+            cross_origin: Arc::default(),
             shares,
             metrics,
             is_cutting,

@@ -43,9 +43,9 @@ fn read_all(browser: &mut Browser, shop: &Api, gateway: &Gateway) {
 
 /// The parts of the response that the page of the browser can read.
 fn fetch(browser: &mut Browser, gateway: &Gateway, body: &str) -> serde_json::Value {
-    let url = json!(format!("http://{}/charges", gateway.public));
+    let url = json!(format!("http://{}/open", gateway.public));
     let headers = json!({ "authorization": "Bearer of-a-page", "idempotency-key": "of-a-page" });
-    let options = format!("{{ method: 'POST', headers: {headers}, body: {} }}", json!(body));
+    let options = format!("{{ method: 'POST', credentials: 'include', headers: {headers}, body: {} }}", json!(body));
     browser.until("location.href != 'about:blank'");
     browser.evaluate(&format!(
         "window.got = null; (async () => {{ try {{ const response = await fetch({url}, {options}); const field = name \

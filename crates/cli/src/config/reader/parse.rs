@@ -153,15 +153,14 @@ pub(crate) fn tenant(text: &str) -> Result<Tenant, anyhow::Error> {
 pub(crate) fn origin(text: &str) -> Result<HeaderValue, anyhow::Error> {
     const REMEDY: &str = "write scheme and host as a browser sends them, for instance https://shop.example or \
                           http://localhost:3000, or `*`";
-    let is_origin = |text: &str| {
-        let url = text.parse::<Uri>().ok()?;
+    let as_sent = |url: Uri| {
         let (scheme, authority) = (url.scheme_str()?, url.authority()?);
-        let usual = if scheme == "https" { 443 } else { 80 };
-        let is_plain = authority.port_u16() != Some(usual) && !authority.as_str().contains(['@', '*']);
-        Some(is_plain && matches!(scheme, "http" | "https") && text == format!("{scheme}://{authority}"))
+        let usual = matches!((scheme, authority.port_u16()), ("http", Some(80)) | ("https", Some(443)));
+        let port = authority.port_u16().filter(|_| !usual).map(|port| format!(":{port}")).unwrap_or_default();
+        Some(format!("{scheme}://{}{port}", authority.host().to_ascii_lowercase()))
     };
-    let is_lower_case = !text.bytes().any(|byte| byte.is_ascii_uppercase());
-    if text != "*" && !(is_lower_case && is_origin(text) == Some(true)) {
+    let is_origin = text == "*" || text.parse().ok().and_then(as_sent).is_some_and(|sent| sent == text);
+    if !is_origin || text.contains("//*") {
         bail!(REMEDY);
     }
     HeaderValue::from_str(text).context(REMEDY)
@@ -266,7 +265,9 @@ mod tests {
 
     #[test]
     fn an_origin_is_written_as_browsers_send_it() {
-        for text in ["*", "https://shop.example", "http://localhost:3000", "https://[::1]:8443"] {
+        for text in
+            ["*", "https://shop.example", "http://localhost:3000", "https://[::1]:8443", "capacitor://localhost"]
+        {
             assert_eq!(origin(text).unwrap(), text);
         }
         for text in [
@@ -278,7 +279,9 @@ mod tests {
             "https://shop.example:443",
             "http://shop.example:80",
             "https://a@shop.example",
-            "ftp://shop.example",
+            "https://shop.example:",
+            "https://shop.example:65536",
+            "https://shop.example:08443",
             "https://*.shop.example",
         ] {
             assert!(origin(text).is_err(), "{text}");

@@ -9,7 +9,7 @@ use hapax::http::{ProtectedOutcome, RequestSummary};
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, Entry, ORIGIN, RETRY_AFTER, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, RETRY_AFTER, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
@@ -45,13 +45,12 @@ impl CrossOrigin {
         Self { allowed, has_reported: AtomicBool::new(false) }
     }
 
-    /// The value of `Access-Control-Allow-Origin` for this request. None if it is from no page, or from a page that may
-    /// not read the response.
+    /// The value of `Access-Control-Allow-Origin` for this request. None if it is from no page of a named origin. Where
+    /// every origin may read, a request without an origin gets it too: a cache may give its response to a page.
     pub(crate) fn grant(&self, request: &HeaderMap) -> Option<HeaderValue> {
-        let origin = request.get(ORIGIN)?;
         match self.allowed.as_ref()? {
             AllowedOrigins::Any => Some(ANY),
-            AllowedOrigins::Listed(origins) => origins.contains(origin).then(|| origin.clone()),
+            AllowedOrigins::Listed(origins) => request.get(ORIGIN).filter(|origin| origins.contains(origin)).cloned(),
         }
     }
 
@@ -80,33 +79,34 @@ impl CrossOrigin {
         Some(response)
     }
 
-    /// Lets the page read the response. Fields that the API has set stay as they are, unless the response is a replay:
-    /// then they belong to the page that sent the first copy.
+    /// Lets the page read the response, whatever the API says about it: a page that may read replays may read the first
+    /// answer too. Without a grant, the fields that the API has set stay, unless the response is a replay: then they
+    /// belong to the page that sent the first copy.
     pub(crate) fn apply<B>(&self, grant: Option<&HeaderValue>, response: &mut Response<B>) {
         let is_replay = is_replay(response);
         let fields = response.headers_mut();
-        let Some(allowed) = &self.allowed else { return self.report(fields) };
-        if is_replay {
+        if grant.is_none() && !is_replay {
+            self.report(fields);
+        }
+        let Some(allowed) = &self.allowed else { return };
+        if grant.is_some() || is_replay {
             fields.remove(ACCESS_CONTROL_ALLOW_ORIGIN);
             fields.remove(ACCESS_CONTROL_ALLOW_CREDENTIALS);
         }
-        if let AllowedOrigins::Listed(_) = allowed
-            && !has_item(fields, VARY, ORIGIN.as_str())
-        {
+        let is_listed = matches!(allowed, AllowedOrigins::Listed(_));
+        if is_listed && !has_item(fields, VARY, ORIGIN.as_str()) {
             // Without it, a cache could give the response to a page that may read it, and has no field for that page.
             fields.append(VARY, ORIGIN.into());
         }
         let Some(grant) = grant else { return };
-        if let Entry::Vacant(own) = fields.entry(ACCESS_CONTROL_ALLOW_ORIGIN) {
-            own.insert(grant.clone());
-            if let AllowedOrigins::Listed(_) = allowed {
-                fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
-            }
+        fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, grant.clone());
+        if is_listed {
+            fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
         }
         expose(fields);
     }
 
-    /// Logs the first answer of the API that pages of other origins may read.
+    /// Logs the first answer of the API that a page may read, if the gateway lets it read nothing else.
     fn report(&self, fields: &HeaderMap) {
         if fields.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) && !self.has_reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -199,9 +199,13 @@ mod tests {
 
     #[test]
     fn any_origin_can_read_without_credentials() {
-        let fields = applied(&any(), Some(SHOP), &[], None);
-        assert_eq!(fields[ACCESS_CONTROL_ALLOW_ORIGIN], "*");
-        assert!(!fields.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS) && !fields.contains_key(VARY));
+        let theirs = [("access-control-allow-origin", SHOP), ("access-control-allow-credentials", "true")];
+        // A cache may give the response to a request without an origin to a page.
+        for (origin, theirs) in [(Some(SHOP), &[][..]), (None, &[]), (Some(SHOP), &theirs)] {
+            let fields = applied(&any(), origin, theirs, None);
+            assert_eq!(fields[ACCESS_CONTROL_ALLOW_ORIGIN], "*");
+            assert!(!fields.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS) && !fields.contains_key(VARY));
+        }
     }
 
     #[test]
@@ -210,28 +214,26 @@ mod tests {
             let fields = applied(&listed(), origin, &[], None);
             assert_eq!(fields.keys().collect::<Vec<_>>(), [&VARY], "{origin:?}");
         }
-        assert!(applied(&any(), None, &[], None).is_empty());
         assert!(applied(&CrossOrigin::default(), Some(SHOP), &[], None).is_empty());
     }
 
     #[test]
-    fn the_fields_of_the_api_stay_and_are_not_doubled() {
+    fn a_page_of_a_named_origin_reads_the_first_answer_too() {
         let theirs = [
-            ("access-control-allow-origin", "https://other.example"),
+            ("access-control-allow-origin", "*"),
             ("access-control-expose-headers", "X-Request-Id, Retry-After"),
             ("vary", "Accept, Origin"),
         ];
         for provenance in [None, Some(Provenance::Fresh)] {
             let fields = applied(&listed(), Some(SHOP), &theirs, provenance);
-            assert_eq!(
-                fields.get_all(ACCESS_CONTROL_ALLOW_ORIGIN).iter().collect::<Vec<_>>(),
-                ["https://other.example"]
-            );
-            assert!(!fields.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
+            assert_eq!(fields.get_all(ACCESS_CONTROL_ALLOW_ORIGIN).iter().collect::<Vec<_>>(), [SHOP]);
+            assert_eq!(fields[ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
             assert_eq!(fields.get_all(VARY).iter().collect::<Vec<_>>(), ["Accept, Origin"]);
             let exposed = fields.get_all(ACCESS_CONTROL_EXPOSE_HEADERS).iter().collect::<Vec<_>>();
             let ours = "idempotent-replayed, idempotency-key-expires, hapax-recorded, hapax-unrecorded";
             assert_eq!(exposed, [&format!("X-Request-Id, Retry-After, {ours}")]);
+            let fields = applied(&listed(), Some("https://other.example"), &theirs, provenance);
+            assert_eq!(fields[ACCESS_CONTROL_ALLOW_ORIGIN], "*", "without a grant, the API decides");
         }
     }
 

@@ -42,6 +42,10 @@ pub(crate) fn admit<B>(
     if request.method() == Method::CONNECT {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported"));
     }
+    if request.method().as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+        // Some services read `post` as POST, and here it would not be protected.
+        return Err(Refusal::bad_request("the method has a lower-case letter; methods are upper case"));
+    }
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -211,6 +215,15 @@ mod tests {
         names.sort_unstable();
         let forwarded = ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
         assert_eq!(names, [&["content-type", "host", "idempotency-key"][..], &forwarded].concat());
+    }
+
+    #[test]
+    fn a_method_in_lower_case_is_refused_h36() {
+        for (method, is_admitted) in [("POST", true), ("M-SEARCH", true), ("post", false), ("Post", false)] {
+            let mut request = request("/", &[("host", "a")]);
+            *request.method_mut() = method.parse().unwrap();
+            assert_eq!(admitted(request).is_ok(), is_admitted, "{method}");
+        }
     }
 
     #[test]
