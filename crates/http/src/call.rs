@@ -12,6 +12,8 @@ use http::request::Parts;
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
+use crate::multipart::Multipart;
+
 /// Finds the scope of a request: the namespace and the caller to whom its key belongs.
 ///
 /// Use only facts that were authenticated before. A caller who can choose the scope can read the answers of others.
@@ -206,7 +208,9 @@ where
 ///
 /// The host is the authority of the target, or the `Host` field. Upper and lower case and the default port do not
 /// count. The other parts are compared byte for byte. The framing of a body does not count: a chunked body is the same
-/// payload. Its encoding counts: a retry with another `Content-Encoding` is another payload. A nested router of axum
+/// payload. Its encoding counts: a retry with another `Content-Encoding` is another payload. The boundary of a body in
+/// parts does not count, because a client that sends an upload again draws a new one. Its parts count in their order,
+/// each with its head; every byte counts if some service may read the body in another way. A nested router of axum
 /// removes its prefix from the path. With the feature `axum` the fingerprint covers the full path, and a rule of your
 /// own finds it in `axum::extract::OriginalUri`.
 ///
@@ -280,9 +284,20 @@ impl MakeFingerprint for RawFingerprint {
         let uri = full_uri(parts);
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let host = if self.is_without_host { Cow::default() } else { self.host(parts) };
-        let mut payload = vec![parts.method.as_str().as_bytes(), &*host, path.as_bytes(), query.as_bytes(), body];
-        // Each Content-Type field is a part of its own, so that a second one changes the fingerprint.
-        payload.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
+        let mut payload = vec![parts.method.as_str().as_bytes(), &*host, path.as_bytes(), query.as_bytes()];
+        let multipart = Multipart::parse(&parts.headers, body);
+        match &multipart {
+            // The content type has a zero byte, which no field has: no other body gives the same list.
+            Some(multipart) => {
+                payload.extend([&[], &*multipart.content_type]);
+                payload.extend(&multipart.parts);
+            }
+            // Each Content-Type field is a part of its own, so that a second one changes the fingerprint.
+            None => {
+                payload.push(body);
+                payload.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
+            }
+        }
         let rule = if self.is_without_host { Self::RULE_WITHOUT_HOST } else { Self::RULE };
         identity.fingerprint(rule, &payload)
     }

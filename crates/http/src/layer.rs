@@ -330,8 +330,8 @@ impl IdempotencyLayer {
     }
 
     /// Also stores the header of this name. Content-Type, Content-Language, Content-Disposition, Content-Encoding,
-    /// Location, ETag, Link and Retry-After are stored anyway, and so is Vary if there is a Content-Encoding. A value
-    /// of 64 KiB or more is left out.
+    /// Vary, Location, ETag, Link, Retry-After, Allow and Content-Range are stored anyway. A value of 64 KiB or more is
+    /// left out.
     ///
     /// # Errors
     /// - `Invalid` for headers that belong to one connection, one moment or one client: hop-by-hop and framing fields,

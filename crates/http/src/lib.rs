@@ -31,6 +31,7 @@ mod call;
 pub mod headers;
 mod key;
 mod layer;
+mod multipart;
 mod outcome;
 mod page;
 mod problem;

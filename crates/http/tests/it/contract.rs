@@ -111,6 +111,28 @@ async fn the_host_counts_unless_the_rule_leaves_it_out_h8() {
     assert!(world.send(copy_to("other.example"), || created("2")).await.is_replay());
 }
 
+/// An upload as clients send it: each attempt draws a boundary.
+fn upload(boundary: &str, content: &str) -> Request<Full<Bytes>> {
+    let body = format!("--{boundary}\r\nA: b\r\n\r\n{content}\r\n--{boundary}--\r\n");
+    let mut request = post("upload", "").map(|_| Full::from(body));
+    let content_type = format!("multipart/form-data; boundary={boundary}");
+    request.headers_mut().insert("content-type", content_type.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn a_new_boundary_is_the_same_payload_h9() {
+    let world = World::new();
+    world.send(upload("first", "text"), || created("1")).await;
+    let replay = world.send(upload("second", "text"), || created("2")).await;
+    assert!(replay.is_replay(), "{} {:?}", replay.status, replay.body);
+    assert_eq!(world.send(upload("third", "other"), || created("2")).await.problem(), "key-reused");
+    // A service may ignore what stands before the first boundary, and may not: every byte counts.
+    let body = upload("second", "text").into_body().collect().await.unwrap().to_bytes();
+    let unusual = upload("second", "text").map(|_| Full::from([b"x\r\n", &*body].concat()));
+    assert_eq!(world.send(unusual, || created("2")).await.problem(), "key-reused");
+}
+
 #[tokio::test]
 async fn a_length_that_the_service_claims_is_not_passed_on_h42() {
     let world = World::new();
