@@ -13,6 +13,7 @@ mod number_format;
 pub(crate) mod outbox;
 pub(crate) mod plan;
 mod print;
+mod progress;
 pub(crate) mod reconcile;
 pub(crate) mod relay;
 pub(crate) mod worker;

@@ -21,6 +21,7 @@ use super::judgement::{
 use super::probe::{Effect, EffectProbe, KnownEffects};
 use super::sample::RecordSample;
 use crate::admin::api::values::timestamp;
+use crate::commands::progress::CommandProgress;
 use crate::config::secret_identity;
 use crate::serve::exit::{CommandError, request};
 
@@ -75,8 +76,10 @@ impl RecordComparison {
     pub(super) async fn run(mut self, report: &mut ReconcileReport) -> Result<(), CommandError> {
         let statuses = [RecordStatus::Lapsed, RecordStatus::Indeterminate, RecordStatus::Completed];
         let mut scan = Scan::new(CHUNK).only(&statuses).idle_for(self.longest_transaction);
+        let mut looked = CommandProgress::of("records looked at");
         loop {
             let chunk = request(self.records.inspect.scan(&scan)).await?;
+            looked.add(chunk.records.len());
             for rk in chunk.damaged {
                 report.add(&damaged(rk))?;
             }
