@@ -52,10 +52,11 @@ pub(crate) fn max_len(limit: usize) -> usize {
 }
 
 /// The reason to refuse an event that a broker with this limit does not take. A dead letter may be larger than what an
-/// outbox takes.
+/// outbox takes, and has no reserve: the broker itself refuses one that does not fit with what is written beside it.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) fn too_large(event: &OutgoingEvent, limit: usize) -> Option<Published> {
-    let (size, room) = (size_with_attributes(event), room(limit));
+    let is_letter = event.kind.as_deref() == Some(OutgoingEvent::DEAD_LETTER);
+    let (size, room) = (size_with_attributes(event), if is_letter { limit } else { room(limit) });
     (size > room).then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {room}")))
 }
 

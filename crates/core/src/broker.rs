@@ -61,7 +61,7 @@ mod process;
 mod settle;
 mod source;
 
-pub use dead::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
+pub use dead::{DeadCause, DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 pub use dead_memory::MemoryDeadLetterStore;
 pub use dead_sink::SinkDeadLetters;
 pub use dead_store::{

@@ -4,12 +4,35 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedReason, MarkedLetter, Message, Position,
-    SeenLetter,
+    Coordinates, DeadCause, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedReason, MarkedLetter, Message,
+    Position, SeenLetter,
 };
 use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule, Timestamp};
+use serde_json::{Map, Value, json};
 
 use crate::headers;
+
+/// The latest time that every database can store: the end of the year 9999.
+pub(crate) const LATEST: Timestamp = Timestamp(253_402_300_799_999_999);
+
+/// The names of what is kept beside the headers, because no column has it.
+const CAUSE: &str = "cause";
+const SENT_AT: &str = "sent_at";
+
+/// What is kept beside the headers: the cause, and a time of the message behind [`LATEST`], which may be a part of its
+/// key.
+fn extras(letter: &DeadLetter) -> Option<Value> {
+    let cause = letter.cause.as_ref().map(|cause| (CAUSE.to_owned(), json!(cause.as_str())));
+    let sent_at = letter.message.timestamp.filter(|at| *at > LATEST).map(|at| (SENT_AT.to_owned(), json!(at.0)));
+    let extras: Map<String, Value> = cause.into_iter().chain(sent_at).collect();
+    (!extras.is_empty()).then_some(Value::Object(extras))
+}
+
+/// A stored text, which another program may have written in another encoding, and whether it is UTF-8.
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+pub(crate) fn readable_text(stored: &[u8]) -> (String, bool) {
+    (String::from_utf8_lossy(stored).into_owned(), std::str::from_utf8(stored).is_ok())
+}
 
 /// The columns of a letter. Numbers without a sign keep their 64 bits.
 #[derive(Debug)]
@@ -29,6 +52,7 @@ pub(crate) struct LetterColumns {
     pub(crate) position_id: Option<Bytes>,
     pub(crate) sent_at: Option<i64>,
     pub(crate) ordering_key: Option<Bytes>,
+    /// The headers of the message, and the cause of the letter.
     pub(crate) headers: String,
     pub(crate) payload: Bytes,
 }
@@ -58,7 +82,7 @@ impl LetterColumns {
             position_id,
             sent_at: message.timestamp.map(|sent_at| sent_at.0.cast_signed()),
             ordering_key: message.ordering_key.clone(),
-            headers: headers::encode(&message.headers),
+            headers: headers::encode_with(&message.headers, extras(letter)),
             payload: message.payload.clone(),
         }
     }
@@ -73,18 +97,21 @@ impl LetterColumns {
 
     fn decode(self) -> Result<DeadLetter> {
         let reason = reason(&self.reason)?;
+        let (headers, extras) = headers::decode_with(&self.headers)?;
+        let extra = |name: &str| extras.as_ref().and_then(|extras| extras.get(name));
         let message = Message {
-            headers: headers::decode(&self.headers)?,
+            headers,
             coordinates: self.coordinates()?,
             payload: self.payload,
             ordering_key: self.ordering_key,
-            timestamp: self.sent_at.map(time),
+            timestamp: extra(SENT_AT).and_then(Value::as_u64).map(Timestamp).or(self.sent_at.map(time)),
             damage: (reason == DeadReason::Unreadable).then(|| "the message was unreadable at its broker".into()),
         };
         Ok(DeadLetter {
             id: DeadLetterId::from_bytes(self.id),
             reason,
             attempts: number(self.attempts)?,
+            cause: extra(CAUSE).and_then(Value::as_str).and_then(DeadCause::new),
             namespace: self.namespace.into(),
             source: self.source.into(),
             operation: self.operation.map(OperationId::from_bytes),

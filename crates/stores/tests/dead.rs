@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, LetterChange, LetterWord,
-    ListedReason, MemoryDeadLetterStore, Message, Position, Process, SeenLetter, Verdict,
+    Coordinates, DeadCause, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, LetterChange,
+    LetterWord, ListedReason, MemoryDeadLetterStore, Message, Position, Process, SeenLetter, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Call, Terms};
@@ -71,6 +71,7 @@ fn main() -> ExitCode {
     let refused = plain("redis::a_worker_that_parks_refuses_letters_that_do_not_tell_their_keys", park_refused);
     let damaged = [
         plain("sqlite::a_marked_letter_that_cannot_be_decoded_is_left_out", sqlite_damaged),
+        plain("sqlite::a_letter_whose_text_is_not_utf_8_is_listed_with_the_others_and_dropped", sqlite_not_text),
         servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "postgres", postgres_damaged),
         servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "redis", redis_damaged),
     ];
@@ -153,6 +154,7 @@ fn letter(n: u8) -> DeadLetter {
         id: id(n),
         reason: DeadReason::AttemptsExhausted,
         attempts: 8,
+        cause: DeadCause::new("the target answered 503 \"Zo\u{eb}\""),
         namespace: "billing".into(),
         source: SOURCE.into(),
         operation: Some(call(n).operation()),
@@ -181,6 +183,7 @@ fn bare_letter(n: u8) -> DeadLetter {
     DeadLetter {
         reason: DeadReason::KeyMissing,
         attempts: 0,
+        cause: None,
         operation: None,
         fingerprint: Fingerprint::NONE,
         message: Arc::new(message),
@@ -228,7 +231,10 @@ async fn put(letters: &dyn DeadLetterStore, all: impl IntoIterator<Item = DeadLe
 async fn found_as_put(World { letters, _resources }: World) {
     let unplaced = Message { payload: "x".into(), ..Message::default() };
     let unplaced = DeadLetter { message: Arc::new(unplaced), ..letter(3) };
-    let all = [letter(1), bare_letter(2), unplaced];
+    // A producer of Kafka chooses the time of a message.
+    let late = Message { timestamp: Some(Timestamp(u64::MAX)), ..Message::default() };
+    let late = DeadLetter { message: Arc::new(late), ..letter(4) };
+    let all = [letter(1), bare_letter(2), unplaced, late];
     put(&*letters, all.clone()).await;
     for letter in all {
         let found = letters.find(letter.id).await.unwrap().unwrap();
@@ -543,6 +549,19 @@ async fn sqlite_damaged() {
         file.execute("update hapax_dead set rule = 70000 where id = ?1", [id(2).as_bytes()]).unwrap();
     })
     .await;
+}
+
+async fn sqlite_not_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dead.db");
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    put(&letters, (1..4).map(letter)).await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute("update hapax_dead set namespace = cast(x'62ff' as text) where id = ?1", [id(2).as_bytes()]).unwrap();
+    let listed = letters.list(None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|letter| letter.id).collect::<Vec<_>>(), [id(1), id(2), id(3)]);
+    assert_eq!((&listed[1].reason, &*listed[1].namespace), (&ListedReason::Damaged, "b\u{fffd}"));
+    assert_eq!(letters.remove(id(2), &listed[1].seen).await.unwrap(), LetterChange::Yes);
 }
 
 async fn postgres_damaged() {

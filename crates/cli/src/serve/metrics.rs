@@ -117,6 +117,7 @@ pub(crate) fn describe_worker() {
     describe_gauge!(core::WORKER_RUNNING_SECONDS, Unit::Seconds, "How long the longest batch has been running, or 0");
     describe_counter!(core::WORKER_ATTEMPTS, "Ends of attempts, by verdict");
     describe_counter!(core::WORKER_DEAD, "Dead letters, by reason");
+    describe_counter!(core::WORKER_DEAD_SHORTENED, "Dead letters without headers or payload, because of a limit");
     describe_gauge!(core::WORKER_PARKED, "Ordering keys whose messages wait for the end of a dead letter");
 }
 

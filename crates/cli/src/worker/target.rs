@@ -1,5 +1,6 @@
 //! A service in any language as the target of messages: one POST for each message, with a record of layer 1.
 
+mod cause;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use hapax::broker::{DeadReason, Job, Process, Verdict};
+use hapax::broker::{DeadCause, DeadReason, Job, Process, Verdict};
 use hapax::gate::{Answer, Attempt, Failure, Provenance, Reason, Refused, RunResult};
 use hapax::http::{JudgeOutcome, Outcome, StatusOutcomes};
 use hapax::ledger::rules::backoff;
@@ -30,7 +31,8 @@ use crate::serve::otlp::{inject, spans};
 use crate::upstream::SendError;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::UpstreamClient;
-use crate::worker::request::{NoStream, request};
+use crate::worker::request::{NoStream, message_fields, request};
+use cause::dead_cause;
 
 /// How long to wait while the service or the store is down.
 const WHILE_DOWN: Duration = Duration::from_secs(1);
@@ -123,11 +125,16 @@ impl HttpTarget {
         if self.0.is_still_down().await {
             return Verdict::Pause { after: WHILE_DOWN };
         }
+        let fields = match message_fields(&job.message.headers, &self.0.forwarded) {
+            Ok(fields) => fields,
+            // No attempt begins, so it is known that the service got nothing.
+            Err(cause) => return Verdict::dead(DeadReason::Rejected, 0).because(DeadCause::new(&cause)),
+        };
         let call = Call::new(job.record_key).fingerprint(job.call.newest_fingerprint());
         let service = Arc::clone(&self.0);
         let run = self.0.gate.run_with_local(call, async move |attempt: Attempt| {
-            let told = service.send(&job, &attempt).await;
-            (told.into_result(attempt.number()), (told, attempt.number()))
+            let told = service.send(&job, fields, &attempt).await;
+            (told.clone().into_result(attempt.number()), (told, attempt.number()))
         });
         let (ran, told) = run.await;
         self.0.verdict(ran, told)
@@ -157,8 +164,8 @@ impl Process for HttpTarget {
 
 impl Service {
     /// Sends one attempt, and judges the response by its status.
-    async fn send(&self, job: &Job, attempt: &Attempt) -> Told {
-        let mut request = request(job, attempt, &self.path, &self.forwarded);
+    async fn send(&self, job: &Job, fields: HeaderMap, attempt: &Attempt) -> Told {
+        let mut request = request(job, fields, attempt, &self.path);
         let operation = job.call.operation();
         let span = spans::upstream(request.method());
         inject(&span, request.headers_mut());
@@ -173,19 +180,19 @@ impl Service {
             }
             Ok(Err(SendError::Cut(error))) => {
                 tracing::warn!(%operation, %error, "the target broke off; outcome unknown");
-                Told::Unknown
+                Told::unknown(format!("the connection to the target broke after the request was sent: {error}"))
             }
             Err(_) => {
                 let timeout_s = self.timeout.as_secs();
                 tracing::warn!(%operation, timeout_s, "the target timed out; outcome unknown");
-                Told::Unknown
+                Told::unknown(format!("the target did not answer within {timeout_s} s"))
             }
         };
-        match told {
+        match &told {
             Told::Applied | Told::Final(_) => self.health.note_applied(operation),
             Told::GivenUp(_) => self.health.forget(operation),
             Told::Unreachable => self.health.is_down.store(true, Ordering::Relaxed),
-            Told::NotApplied { .. } | Told::Unknown => {}
+            Told::NotApplied { .. } | Told::Unknown(_) => {}
         }
         told
     }
@@ -203,7 +210,7 @@ impl Service {
         match outcome {
             Outcome::Applied => Told::Applied,
             Outcome::Final => Told::Final(parts.status),
-            Outcome::Unknown => Told::Unknown,
+            Outcome::Unknown => Told::unknown(format!("the target answered {}", parts.status)),
             Outcome::NotApplied | Outcome::Denied => {
                 let number = u32::from(attempt.number());
                 let own = self.health.note_refused(operation, parts.status);
@@ -230,14 +237,16 @@ impl Service {
         ran: Result<RunResult<TargetAnswer>, Refused<TargetAnswer>>,
         told: Option<(Told, u16)>,
     ) -> Verdict {
-        let dead = |reason, attempts| Verdict::DeadLetter { reason, attempts };
-        let number = told.map_or(1, |(_, number)| u32::from(number));
+        let cause = dead_cause(&ran, told.as_ref().map(|(told, _)| told));
+        let dead = |reason, attempts| Verdict::dead(reason, attempts).because(cause.clone());
+        let made = told.as_ref().map_or(0, |(_, number)| u32::from(*number));
+        let number = made.max(1);
         let is_retried = matches!(self.gate.policy().on_lapse, OnLapse::Retry(_)) && number < self.max_attempts;
         match ran {
             Ok(result) if result.answer.is_applied => {
                 Verdict::Done { caught: result.provenance == Provenance::Replayed }
             }
-            Ok(_) => dead(DeadReason::Rejected, 0),
+            Ok(_) => dead(DeadReason::Rejected, made),
             Err(refused) => match (refused.reason, told.map(|(told, _)| told)) {
                 (Reason::Busy { retry_after }, _) => Verdict::Busy { after: retry_after },
                 (Reason::Overloaded, _) => Verdict::Busy { after: WHILE_FULL },
@@ -248,7 +257,7 @@ impl Service {
                 (Reason::Store(_), _) => Verdict::Pause { after: WHILE_DOWN },
                 // The effect is there, and this process knows it: only a copy would not.
                 (Reason::Unrecorded | Reason::Unknown { .. }, Some(Told::Applied)) => Verdict::Done { caught: false },
-                (Reason::Unrecorded | Reason::Unknown { .. }, Some(Told::Final(_))) => dead(DeadReason::Rejected, 0),
+                (Reason::Unrecorded | Reason::Unknown { .. }, Some(Told::Final(_))) => dead(DeadReason::Rejected, made),
                 (Reason::NotApplied { .. }, Some(Told::GivenUp(_))) => {
                     dead(DeadReason::AttemptsExhausted, self.max_attempts)
                 }
@@ -308,17 +317,24 @@ impl ServiceHealth {
 }
 
 /// What an attempt has learned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Told {
     Applied,
     Final(StatusCode),
-    NotApplied { after: Duration },
+    NotApplied {
+        after: Duration,
+    },
     GivenUp(StatusCode),
     Unreachable,
-    Unknown,
+    /// Why the outcome is unknown.
+    Unknown(Option<DeadCause>),
 }
 
 impl Told {
+    fn unknown(why: String) -> Self {
+        Self::Unknown(DeadCause::new(&why))
+    }
+
     fn into_result(self, attempt: u16) -> Result<TargetAnswer, Failure<TargetAnswer>> {
         match self {
             Self::Applied => Ok(TargetAnswer { is_applied: true }),
@@ -332,7 +348,7 @@ impl Told {
                 Err(Failure::given_up("the target did not apply it in the last attempt"))
             }
             Self::Unreachable => Err(Failure::not_applied("the target is unreachable")),
-            Self::Unknown => Err(Failure::unknown("the outcome in the target is unknown")),
+            Self::Unknown(_) => Err(Failure::unknown("the outcome in the target is unknown")),
         }
     }
 }

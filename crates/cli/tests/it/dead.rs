@@ -76,6 +76,7 @@ async fn a_letter_shows_its_headers_and_its_payload_on_request() {
     let (_directory, path) = file([DeadReason::OutcomeUnknown]).await;
     let text = printed(&dead(&path, &["show", &id(1)]));
     assert!(text.contains("reason: outcome-unknown") && text.contains(r#"["Idempotency-Key","order-1"]"#), "{text}");
+    assert!(text.contains("cause: the target answered 503 Service Unavailable"), "{text}");
     assert!(!text.contains("secret"), "{text}");
     assert!(printed(&dead(&path, &["show", &id(1), "--payload"])).contains("payload: top secret"));
     let shown = objects(&printed(&dead(&path, &["show", &id(1), "--payload", "--json"])));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hapax::broker::{DeadLetter, DeadLetterId, DeadReason, Headers, Message};
+use hapax::broker::{DeadCause, DeadLetter, DeadLetterId, DeadReason, Headers, Message};
 use hapax::{Fingerprint, Timestamp};
 use serde_json::Value;
 
@@ -16,6 +16,7 @@ pub(crate) fn letter(n: u8, reason: DeadReason) -> DeadLetter {
         id: DeadLetterId::from_bytes([n; 16]),
         reason,
         attempts: 8,
+        cause: DeadCause::new("the target answered 503 Service Unavailable"),
         namespace: "billing".into(),
         source: SOURCE.into(),
         operation: None,

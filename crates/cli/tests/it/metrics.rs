@@ -51,7 +51,7 @@ async fn every_metric_exists_from_the_start_and_counts() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let page = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
-    let source = include_str!("../../../core/src/telemetry.rs");
+    let source = include_str!("../../../core/src/telemetry/names.rs");
     // A gateway has no ledger, worker, relay or outbox.
     let of_others = ["ledger", "worker", "relay", "outbox"]
         .map(|part| source.matches(&format!(": &str = \"hapax_{part}_")).count());
@@ -97,7 +97,7 @@ async fn every_metric_exists_from_the_start_and_counts() {
 #[test]
 fn every_metric_is_explained() {
     let page = include_str!("../../../../docs/metrics.md");
-    let sources = [include_str!("../../../core/src/telemetry.rs"), include_str!("../../src/serve/metrics.rs")];
+    let sources = [include_str!("../../../core/src/telemetry/names.rs"), include_str!("../../src/serve/metrics.rs")];
     let names = sources.iter().flat_map(|source| source.split(": &str = \"").skip(1));
     let names = names.filter_map(|rest| rest.split('"').next());
     let names: Vec<_> = names.filter(|name| name.starts_with("hapax_")).collect();

@@ -226,23 +226,49 @@ async fn each_message_that_nobody_can_process_becomes_a_dead_letter_with_its_rea
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_of_the_service_means_what_the_table_says() {
-    for (status, policy, runs, reason) in [
-        ("422", "hold", 1, Some("rejected")),
-        ("500", "hold", 1, Some("outcome-unknown")),
-        ("302", "hold", 1, Some("outcome-unknown")),
-        ("404", "hold", 2, Some("attempts-exhausted")),
-        ("204", "hold", 1, None),
+    for (status, runs, reason, cause) in [
+        ("422", 1, Some("rejected"), "the target answered 422 Unprocessable Entity"),
+        ("500", 1, Some("outcome-unknown"), "the target answered 500 Internal Server Error"),
+        ("302", 1, Some("outcome-unknown"), "the target answered 302 Found"),
+        ("404", 2, Some("attempts-exhausted"), "the target answered 404 Not Found in the last attempt"),
+        ("204", 1, None, ""),
     ] {
         let (shop, api) = (Shop::new(), Api::start().await);
         shop.enqueue(&[message("order-1", "five")]);
-        let worker =
-            shop.worker(&target(&api, &format!("/status/{status}")), &["--on-lapse", policy, "--attempts", "2"]);
+        let flags = ["--on-lapse", "hold", "--attempts", "2"];
+        let worker = shop.worker(&target(&api, &format!("/status/{status}")), &flags);
         until("the queue is empty", async || shop.is_empty()).await;
-        drop(worker);
+        let log = String::from_utf8(worker.terminate().stderr).unwrap();
         assert_eq!(api.count(), runs, "{status}");
-        let reasons: Vec<_> = shop.dead().iter().map(|letter| letter["reason"].clone()).collect();
+        let letters = shop.dead();
+        let reasons: Vec<_> = letters.iter().map(|letter| letter["reason"].clone()).collect();
         assert_eq!(reasons, reason.into_iter().collect::<Vec<_>>(), "{status}");
+        let Some(letter) = letters.first() else { continue };
+        assert_eq!(letter["attempts"], runs, "{status}");
+        let (id, operation) = (letter["id"].as_str().unwrap(), letter["operation"].as_str().unwrap());
+        let shown = &shop.run_dead(&["show", id])[0];
+        assert_eq!((&shown["cause"], &shown["operation"]), (&cause.into(), &operation.into()), "{status}");
+        let line = log.lines().find(|line| line.contains("became a dead letter")).expect(&log);
+        for part in [cause, operation, id, "attempts"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_too_many_headers_is_dead_and_the_service_gets_nothing() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    let mut many = message("order-1", "five");
+    (0..25_000).for_each(|n| many.headers.push(format!("ce-x{n}"), "1"));
+    shop.enqueue(&[many, message("order-2", "six")]);
+    let worker = shop.worker(&target(&api, "/transfers"), &[]);
+    until("the queue is empty", async || shop.is_empty()).await;
+    drop(worker);
+    assert_eq!((api.count(), shop.reasons()), (1, vec!["rejected".to_owned()]));
+    let id = shop.dead()[0]["id"].as_str().unwrap().to_owned();
+    let shown = &shop.run_dead(&["show", &id])[0];
+    assert!(shown["cause"].as_str().unwrap().starts_with("nothing was sent"), "{shown}");
+    assert_eq!(shown["attempts"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,6 +36,8 @@ pub struct DeadLetter {
     pub reason: DeadReason,
     /// How many attempts failed; 0 if none was made.
     pub attempts: u32,
+    /// The last error. None if nothing more is known than the reason.
+    pub cause: Option<DeadCause>,
     /// The namespace of the worker.
     pub namespace: Arc<str>,
     /// The name of the source and its group.
@@ -85,6 +87,46 @@ impl fmt::Display for DeadLetterId {
 impl fmt::Debug for DeadLetterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// The last error of a message that nobody can process, as a text for people. It has at most [`DeadCause::MAX_LEN`]
+/// bytes and no control character.
+///
+/// It is logged, and stored with the letter: it must have neither a key nor a part of a payload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeadCause(Arc<str>);
+
+impl DeadCause {
+    /// The longest text, in bytes. The rest of a longer one is cut off.
+    pub const MAX_LEN: usize = 1024;
+
+    /// A cause with this text. A control character becomes a space. None without a text.
+    ///
+    /// ```
+    /// use hapax::broker::DeadCause;
+    ///
+    /// let cause = DeadCause::new("the target answered 503\nService Unavailable");
+    /// assert_eq!(cause.unwrap().as_str(), "the target answered 503 Service Unavailable");
+    /// assert_eq!(DeadCause::new(" "), None);
+    /// ```
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let text = &text[..text.floor_char_boundary(Self::MAX_LEN)];
+        let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        // A control character has at most two bytes, and the space in its place has one.
+        (!plain.is_empty()).then(|| Self(plain.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeadCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

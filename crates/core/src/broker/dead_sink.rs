@@ -13,9 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::EventId;
 use crate::outbox::{OutgoingEvent, Published, Sink, is_reserved_header, percent_encoded, rfc3339};
 use crate::runtime::{Runtime, timeout};
+use crate::telemetry::{self, STUB, WITHOUT_HEADERS};
 
 /// The topic of dead letters, under a template with `{topic}`.
 const TOPIC: &str = "dead-letters";
+
+/// The header that says what a letter lacks.
+const LEFT_OUT: &str = "Hapax-Dead-Left-Out";
 
 /// How long one call may take: less than the worker waits for it, so that the worker learns what was published.
 const CALL_WITHIN: Duration = Duration::from_secs(25);
@@ -31,7 +35,11 @@ const NATS_ID: &str = "nats-msg-id";
 /// message. A header that the sink writes itself, such as `Idempotency-Key`, is called `Original-Idempotency-Key`, and
 /// one of the broker, such as `Nats-Msg-Id`, `Original-Msg-Id`.
 /// These headers are added: `Hapax-Dead-Reason`, `Hapax-Dead-Attempts`, `Hapax-Dead-Source`, `Hapax-Dead-At`, and
-/// where the message has them, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
+/// where the message has them, `Hapax-Dead-Cause`, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
+///
+/// A letter that a sink never takes, because it is too large for instance, is published without the headers of its
+/// message. If a broker does not take that either, the letter is a stub: it has no payload, and says where the message
+/// lies. `Hapax-Dead-Left-Out` says how long the missing parts are. Each such letter is counted and logged.
 pub struct SinkDeadLetters {
     sink: Arc<dyn Sink>,
     runtime: Arc<dyn Runtime>,
@@ -58,25 +66,49 @@ impl SinkDeadLetters {
         }
     }
 
+    /// Publishes a letter as a whole. If the sink never takes it, without the headers of its message, and then without
+    /// the payload, too.
     async fn publish(&self, letter: &DeadLetter) -> Result<()> {
-        match self.sink.publish(&Arc::new(event_of(letter))).await {
-            Published::Yes { .. } => Ok(()),
+        let Some(reason) = self.refusal(event_of(letter)).await? else { return Ok(()) };
+        for (form, event) in self.shorter(letter) {
+            if self.refusal(event).await?.is_none() {
+                telemetry::letter_shortened(letter, form, &reason);
+                return Ok(());
+            }
+        }
+        tracing::error!(
+            letter = %letter.id,
+            sink = &**self.sink.name(),
+            reason,
+            "The sink will never take a dead letter. Its message waits: change the sink or its limits."
+        );
+        Err(Error::new(ErrorKind::NotApplied, format!("the sink takes no such dead letter: {reason}")))
+    }
+
+    /// Publishes an event. Returns why the sink will never take it, or None if it took it.
+    async fn refusal(&self, event: OutgoingEvent) -> Result<Option<String>> {
+        match self.sink.publish(&Arc::new(event)).await {
+            Published::Yes { .. } => Ok(None),
             Published::NotPublished { cause, .. } => {
                 Err(Error::new(ErrorKind::NotApplied, "a dead letter was not published").caused_by(cause))
             }
             Published::Unknown(error) => {
                 Err(Error::new(ErrorKind::Unknown, "a dead letter may be published").caused_by(error))
             }
-            Published::Refused(reason) => {
-                tracing::error!(
-                    letter = %letter.id,
-                    sink = &**self.sink.name(),
-                    reason,
-                    "The sink will never take a dead letter. Its message waits: change the sink or its limits."
-                );
-                Err(Error::new(ErrorKind::NotApplied, format!("the sink takes no such dead letter: {reason}")))
-            }
+            Published::Refused(reason) => Ok(Some(reason)),
         }
+    }
+
+    /// The shorter forms of a letter, the longest one first.
+    fn shorter(&self, letter: &DeadLetter) -> impl Iterator<Item = (&'static str, OutgoingEvent)> {
+        let has_headers = letter.message.headers.size() > 0;
+        let stub = stub(letter);
+        // An endpoint decides by the payload, too. It might take a stub of a message that it refuses, and the message
+        // would be lost.
+        let is_at_broker = self.sink.endpoint(&stub).is_none();
+        let without_headers = has_headers.then(|| (WITHOUT_HEADERS, without_headers(letter)));
+        let stub = (is_at_broker && !letter.message.payload.is_empty()).then_some((STUB, stub));
+        without_headers.into_iter().chain(stub)
     }
 }
 
@@ -130,24 +162,47 @@ fn event_of(letter: &DeadLetter) -> OutgoingEvent {
         let value = if is_text { value.clone() } else { percent_encoded(value) };
         headers.push(without_id(plain_name(&name)), without_id_field(value));
     }
+    event_with(letter, headers, message.payload.clone())
+}
+
+fn without_headers(letter: &DeadLetter) -> OutgoingEvent {
+    let mut headers = Headers::default();
+    headers.push(LEFT_OUT, format!("headers; they have {} bytes", letter.message.headers.size()));
+    event_with(letter, headers, letter.message.payload.clone())
+}
+
+/// A letter that only says where its message lies.
+fn stub(letter: &DeadLetter) -> OutgoingEvent {
+    let (headers_len, payload_len) = (letter.message.headers.size(), letter.message.payload.len());
+    let mut headers = Headers::default();
+    let what = format!("headers and payload; they have {headers_len} and {payload_len} bytes");
+    headers.push(LEFT_OUT, what);
+    event_with(letter, headers, Bytes::new())
+}
+
+/// The event of a letter, with its own headers behind these.
+fn event_with(letter: &DeadLetter, mut headers: Headers, payload: Bytes) -> OutgoingEvent {
     headers.push("Hapax-Dead-Reason", letter.reason.as_str());
     headers.push("Hapax-Dead-Attempts", letter.attempts.to_string());
     headers.push("Hapax-Dead-Source", letter.source.to_string());
     headers.push("Hapax-Dead-At", rfc3339(letter.at));
+    if let Some(cause) = &letter.cause {
+        headers.push("Hapax-Dead-Cause", without_id_field(cause.as_str().to_owned().into()));
+    }
     if let Some(operation) = letter.operation {
         headers.push("Hapax-Dead-Operation", operation.to_string());
     }
-    if let Some(place) = &message.coordinates {
+    if let Some(place) = &letter.message.coordinates {
         headers.push("Hapax-Dead-Place", place_of(place));
     }
     OutgoingEvent {
         namespace: letter.namespace.to_string(),
-        ordering_key: message.ordering_key.clone(),
-        kind: Some("hapax.dead-letter".into()),
+        ordering_key: letter.message.ordering_key.clone(),
+        kind: Some(OutgoingEvent::DEAD_LETTER.into()),
         source: Some(letter.source.to_string()),
         headers,
         created_at: letter.at,
-        ..OutgoingEvent::new(EventId::from_bytes(*letter.id.as_bytes()), TOPIC, message.payload.clone())
+        ..OutgoingEvent::new(EventId::from_bytes(*letter.id.as_bytes()), TOPIC, payload)
     }
 }
 

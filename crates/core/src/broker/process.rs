@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::broker::{DeadReason, Message};
+use crate::broker::{DeadCause, DeadReason, Message};
 use crate::key::{Key, RecordKey};
 use crate::ledger::Call;
 
@@ -40,7 +40,7 @@ pub struct Job {
 }
 
 /// How a job ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its effect is there.
     Done {
@@ -63,10 +63,28 @@ pub enum Verdict {
         reason: DeadReason,
         /// How many attempts failed; 0 if none was made.
         attempts: u32,
+        /// The last error, for operators. None if nothing more is known than the reason.
+        cause: Option<DeadCause>,
     },
     /// It cannot be processed now, and neither can any other job: a database is down. Nothing is counted.
     Pause {
         /// How long to wait at least.
         after: Duration,
     },
+}
+
+impl Verdict {
+    /// A dead letter of which nothing more is known than the reason.
+    pub const fn dead(reason: DeadReason, attempts: u32) -> Self {
+        Self::DeadLetter { reason, attempts, cause: None }
+    }
+
+    /// The same verdict. A dead letter has this cause; the others have none.
+    #[must_use]
+    pub fn because(self, cause: Option<DeadCause>) -> Self {
+        match self {
+            Self::DeadLetter { reason, attempts, .. } => Self::DeadLetter { reason, attempts, cause },
+            Self::Done { .. } | Self::Busy { .. } | Self::Retry { .. } | Self::Pause { .. } => self,
+        }
+    }
 }

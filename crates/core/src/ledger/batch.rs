@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::broker::{Job, Verdict};
+use crate::broker::{DeadCause, Job, Verdict};
 use crate::chaos::Mutant;
 use crate::error::ErrorKind;
 use crate::gate::{Answer, Detail, Provenance, Reason, Refused, RunResult};
@@ -68,12 +68,14 @@ pub struct Batch<A> {
 }
 
 /// What the result of a call does not tell.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct CallNote {
     /// Whether the answer says that there was no effect.
     is_rejected: bool,
     /// The number of failed attempts, if one was counted now.
     attempts: Option<u32>,
+    /// The error of that attempt.
+    cause: Option<DeadCause>,
 }
 
 /// A call whose handler failed.
@@ -159,7 +161,7 @@ impl<A: Answer> Batch<A> {
                 Some(Err(refused)) => CallEnd::Refused(refused.reason),
                 None => CallEnd::Refused(BUSY),
             };
-            verdicts::verdict(end, note.attempts)
+            verdicts::verdict(end, note.attempts).because(note.cause)
         };
         ends.map(verdict_of).collect()
     }
@@ -286,7 +288,8 @@ impl<A: Answer> Batch<A> {
     pub fn counted(&mut self, failed: FailedCall<A>, attempts: Result<u32, Fault>) {
         let reason = match attempts {
             Ok(attempts) => {
-                self.notes[failed.index].attempts = Some(attempts);
+                let note = &mut self.notes[failed.index];
+                (note.attempts, note.cause) = (Some(attempts), DeadCause::new(&failed.error));
                 match self.terms.is_last_attempt(attempts) {
                     true => Reason::Dead,
                     false => Reason::NotApplied { unrecorded: false },

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The verdict about a job. `attempts` is the number of failures of the operation, if one was counted now.
 pub fn verdict(end: CallEnd, attempts: Option<u32>) -> Verdict {
-    let dead = |reason| Verdict::DeadLetter { reason, attempts: attempts.unwrap_or(0) };
+    let dead = |reason| Verdict::dead(reason, attempts.unwrap_or(0));
     let reason = match end {
         CallEnd::Answered(_, LedgerVerdict::Rejected) => return dead(DeadReason::Rejected), // V3
         CallEnd::Answered(provenance, LedgerVerdict::Applied) => {

@@ -245,6 +245,10 @@ pub struct OutgoingEvent {
 }
 
 impl OutgoingEvent {
+    /// The type of an event that is a dead letter of a worker. A sink keeps no reserve of its broker's limit for it:
+    /// the message has come from a broker, and may be as large as that one takes.
+    pub const DEAD_LETTER: &str = "hapax.dead-letter";
+
     /// An event with this id, topic and body, and nothing else.
     pub fn new(id: EventId, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {

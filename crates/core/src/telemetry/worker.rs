@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use metrics::{counter, gauge};
 
-use super::{AUDIT, names};
-use crate::broker::{DeadReason, DeliveryId, Lane, Verdict};
+use super::{AUDIT, STUB, WITHOUT_HEADERS, names};
+use crate::broker::{DeadLetter, DeadReason, DeliveryId, Lane, Verdict};
 use crate::chaos::Mutant;
 use crate::error::Error;
 
@@ -19,6 +19,9 @@ pub(crate) fn worker_starts(source: &str) {
     }
     for reason in DeadReason::ALL {
         counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason.as_str()).increment(0);
+    }
+    for form in [WITHOUT_HEADERS, STUB] {
+        counter!(names::WORKER_DEAD_SHORTENED, "form" => form).increment(0);
     }
     gauge!(names::WORKER_PARKED, "source" => source.to_owned()).set(0);
     tracing::info!(source, "the worker starts");
@@ -113,10 +116,15 @@ pub(crate) fn parked_unknown(source: &str, error: &Error) {
     tracing::warn!(source, error, "the dead letters cannot be read; messages with an ordering key wait");
 }
 
-pub(crate) fn buried(source: &str, reason: DeadReason) {
-    let reason = reason.as_str();
+/// Reports a dead letter that is written, with the last error of its message.
+pub(crate) fn buried(letter: &DeadLetter) {
+    let DeadLetter { id, attempts, source, .. } = letter;
+    let (source, reason) = (&**source, letter.reason.as_str());
+    let operation = letter.operation.map(tracing::field::display);
+    let error = letter.cause.as_ref().map(tracing::field::display);
     counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason).increment(1);
-    tracing::warn!(target: AUDIT, source, reason, "a message became a dead letter; see `hapax dead`");
+    let message = "a message became a dead letter; see `hapax dead show`";
+    tracing::warn!(target: AUDIT, source, letter = %id, operation, reason, attempts, error, "{message}");
 }
 
 pub(crate) fn burial_failed(source: &str, error: &Error) {
@@ -124,7 +132,7 @@ pub(crate) fn burial_failed(source: &str, error: &Error) {
 }
 
 /// Counts an attempt to process a message. None if it panicked.
-pub(crate) fn job_ended(verdict: Option<Verdict>) {
+pub(crate) fn job_ended(verdict: Option<&Verdict>) {
     let end = match verdict {
         Some(Verdict::Done { caught: false }) => 0,
         Some(Verdict::Done { caught: true }) => 1,

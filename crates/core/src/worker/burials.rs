@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::broker::DeadReason;
+use crate::broker::{DeadCause, DeadReason};
 use crate::error::Result;
 use crate::ledger::rules::backoff;
 
@@ -9,11 +9,18 @@ use crate::ledger::rules::backoff;
 /// write one letter after the other: a call with many slow letters would never succeed.
 const MOST_AT_ONCE: usize = 32;
 
-/// A message that is to become a dead letter.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Burial {
+/// Why a message is dead.
+#[derive(Clone, Debug)]
+pub(super) struct DeadEnd {
     pub(super) reason: DeadReason,
     pub(super) attempts: u32,
+    pub(super) cause: Option<DeadCause>,
+}
+
+/// A message that is to become a dead letter.
+#[derive(Clone, Debug)]
+pub(super) struct Burial {
+    pub(super) end: DeadEnd,
     tries: u32,
     due: Duration,
     is_in_flight: bool,
@@ -24,8 +31,8 @@ pub(super) struct Burial {
 pub(super) struct Burials(BTreeMap<u64, Burial>);
 
 impl Burials {
-    pub(super) fn push(&mut self, number: u64, reason: DeadReason, attempts: u32) {
-        let burial = Burial { reason, attempts, tries: 0, due: Duration::ZERO, is_in_flight: false };
+    pub(super) fn push(&mut self, number: u64, end: DeadEnd) {
+        let burial = Burial { end, tries: 0, due: Duration::ZERO, is_in_flight: false };
         self.0.insert(number, burial);
     }
 
@@ -37,7 +44,7 @@ impl Burials {
         let due = self.0.iter_mut().filter(|(_, burial)| burial.due <= now).take(MOST_AT_ONCE);
         due.map(|(number, burial)| {
             burial.is_in_flight = true;
-            (*number, *burial)
+            (*number, burial.clone())
         })
         .collect()
     }

@@ -30,7 +30,7 @@ pub enum DeliveryAction {
 }
 
 /// A job that ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EndedJob {
     /// Its verdict. None if the batch panicked.
     pub verdict: Option<Verdict>,
@@ -45,15 +45,17 @@ pub struct EndedJob {
 /// Decides what happens to the delivery of a job.
 pub fn action(ended: &EndedJob, capability: &Capability, max_panics: u32) -> DeliveryAction {
     let is_given_back = capability.redelivers && capability.delays && (!ended.has_order || capability.keeps_order);
-    match ended.verdict {
+    match &ended.verdict {
         Some(Verdict::Done { .. }) => DeliveryAction::Finish, // A1
-        Some(Verdict::DeadLetter { reason, attempts }) => DeliveryAction::Bury { reason, attempts }, // A2
+        Some(Verdict::DeadLetter { reason, attempts, .. }) => {
+            DeliveryAction::Bury { reason: *reason, attempts: *attempts } // A2
+        }
         Some(Verdict::Busy { .. }) if Mutant::AcknowledgeBusy.is_on() => DeliveryAction::Finish,
         Some(Verdict::Busy { after } | Verdict::Retry { after }) if is_given_back => {
-            DeliveryAction::GiveBack(after) // A3
+            DeliveryAction::GiveBack(*after) // A3
         }
-        Some(Verdict::Busy { after } | Verdict::Retry { after }) => DeliveryAction::Hold(after), // A4
-        Some(Verdict::Pause { after }) => DeliveryAction::PauseAll(after),                       // A5
+        Some(Verdict::Busy { after } | Verdict::Retry { after }) => DeliveryAction::Hold(*after), // A4
+        Some(Verdict::Pause { after }) => DeliveryAction::PauseAll(*after),                       // A5
         None if Mutant::PanicDropsMessage.is_on() => DeliveryAction::Finish,
         None if ended.jobs > 1 => DeliveryAction::Alone, // A6
         None if ended.panics < max_panics => DeliveryAction::Hold(backoff(ended.panics)), // A7

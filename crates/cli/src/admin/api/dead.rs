@@ -227,8 +227,10 @@ impl ListedView {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LetterView {
     id: String,
-    reason: String,
+    pub(crate) reason: String,
     attempts: u32,
+    /// The last error.
+    cause: Option<String>,
     source: String,
     time: String,
     namespace: String,
@@ -256,6 +258,7 @@ impl LetterView {
             id: letter.id.to_string(),
             reason: letter.reason.as_str().to_owned(),
             attempts: letter.attempts,
+            cause: letter.cause.as_ref().map(ToString::to_string),
             source: letter.source.to_string(),
             time: time(letter.at),
             namespace: letter.namespace.to_string(),

@@ -29,7 +29,9 @@ export async function deadLetter(process, id) {
     facts([
       ['letter', element('code', {}, letter.id)],
       ['reason', letter.reason],
+      ['last error', letter.cause],
       ['attempts', letter.attempts],
+      ['operation', letter.operation],
       ['source', letter.source],
       ['time', letter.time],
       ['payload', `${letter.payload_bytes} bytes`],
@@ -91,7 +93,7 @@ function actionsOf(letter) {
 
 async function decide(letter, { title, text, path, body }) {
   const shown = [
-    ['letter', letter.id], ['reason', letter.reason], ['attempts', letter.attempts], ['time', letter.time],
+    ['letter', letter.id], ['reason', letter.reason], ['last error', letter.cause], ['attempts', letter.attempts], ['time', letter.time],
   ];
   if ((await confirm({ title, text, shown, button: title })) === null) return;
   say('');

@@ -39,5 +39,5 @@ async fn a_message_waits_for_the_one_before_it_for_which_the_worker_pauses() {
     let target = target(socket.local_addr().unwrap().to_string());
     let jobs = vec![job("order-1", Some("acme")), job("order-2", Some("acme")), job("order-3", None)];
     let (pause, busy) = (Verdict::Pause { after: WHILE_DOWN }, Verdict::Busy { after: Duration::ZERO });
-    assert_eq!(target.process(jobs).await, [pause, busy, pause]);
+    assert_eq!(target.process(jobs).await, [pause.clone(), busy, pause]);
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::broker::{Acknowledges, DeadReason, DeliveryId, Settlement, Verdict};
+use crate::broker::{Acknowledges, DeadCause, DeliveryId, Settlement, Verdict};
 use crate::chaos::Mutant;
 use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::telemetry;
+use crate::worker::burials::DeadEnd;
 use crate::worker::engine::tasks::TaskReport;
 use crate::worker::engine::{Engine, HeldMessage, acknowledges, is_letter, order_key};
 use crate::worker::order::OrderKey;
@@ -32,7 +33,9 @@ impl Engine {
                         telemetry::burial_failed(&self.name, error);
                     }
                     if let Some(burial) = self.burials.ended(number, &result, now) {
-                        telemetry::buried(&self.name, burial.reason);
+                        if let Some(letter) = self.letter(number, &burial.end) {
+                            telemetry::buried(&letter);
+                        }
                         self.park(number);
                         if !Mutant::DeadLetterAckedFirst.is_on() {
                             self.finish(number);
@@ -61,8 +64,8 @@ impl Engine {
             telemetry::batch_panicked(&self.name, numbers.len());
         }
         for (index, &number) in numbers.iter().enumerate() {
-            let verdict = verdicts.as_ref().map(|verdicts| verdicts[index]);
-            telemetry::job_ended(verdict);
+            let verdict = verdicts.as_ref().map(|verdicts| verdicts[index].clone());
+            telemetry::job_ended(verdict.as_ref());
             self.note_verdict(number, verdict, numbers.len(), now);
         }
     }
@@ -80,6 +83,7 @@ impl Engine {
             true => (key.is_some_and(|key| self.order.has_several(&key)), redrive::capability()),
             false => (key.is_some(), self.capability),
         };
+        let cause = cause_of(verdict.as_ref());
         let ended = EndedJob { verdict, jobs, panics, has_order };
         let action = rules::action(&ended, &capability, self.settings.max_panics);
         // A job that began before the pause tells nothing about it.
@@ -89,7 +93,7 @@ impl Engine {
         let is_revoked = self.is_revoked(number);
         match action {
             DeliveryAction::Finish => self.finish(number),
-            DeliveryAction::Bury { reason, attempts } => self.bury(number, reason, attempts),
+            DeliveryAction::Bury { reason, attempts } => self.bury(number, DeadEnd { reason, attempts, cause }),
             // Another worker gets the message.
             DeliveryAction::Hold(_) | DeliveryAction::PauseAll(_) | DeliveryAction::Alone
                 if is_revoked || self.stop.is_some() =>
@@ -143,8 +147,8 @@ impl Engine {
         self.lanes.get_mut(&lane).is_some_and(|state| state.revoked.is_some())
     }
 
-    pub(super) fn bury(&mut self, number: u64, reason: DeadReason, attempts: u32) {
-        self.burials.push(number, reason, attempts);
+    pub(super) fn bury(&mut self, number: u64, end: DeadEnd) {
+        self.burials.push(number, end);
         if Mutant::DeadLetterAckedFirst.is_on()
             && let Some(held) = self.messages.get(&number)
         {
@@ -197,5 +201,14 @@ impl Engine {
 
     pub(super) fn settle(&mut self, id: DeliveryId, settlement: Settlement, lease: Option<Heartbeat>) {
         self.settling.push(PendingSettlement::new(id, settlement, lease));
+    }
+}
+
+/// The last error of a job, in case its message becomes a dead letter. `verdict` is None if the batch panicked.
+fn cause_of(verdict: Option<&Verdict>) -> Option<DeadCause> {
+    match verdict {
+        Some(Verdict::DeadLetter { cause, .. }) => cause.clone(),
+        Some(Verdict::Done { .. } | Verdict::Busy { .. } | Verdict::Retry { .. } | Verdict::Pause { .. }) => None,
+        None => DeadCause::new("the handler panicked, or gave too few verdicts"),
     }
 }

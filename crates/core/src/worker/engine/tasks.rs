@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 
-use crate::broker::{DeadLetter, DeadReason, Delivery, Job, Lane, Verdict};
+use crate::broker::{DeadCause, DeadLetter, DeadReason, Delivery, Job, Lane, Verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
-use crate::worker::burials::Burial;
+use crate::worker::burials::{Burial, DeadEnd};
 use crate::worker::engine::{Engine, Identified, is_letter, order_key};
 use crate::worker::identity::identity_of_letter;
 use crate::worker::redrive;
@@ -134,10 +134,25 @@ impl Engine {
         };
         let dead: BTreeMap<u64, DeadReason> =
             numbers.iter().filter_map(|number| Some((*number, reason(number)?))).collect();
-        for (number, reason) in &dead {
-            self.bury(*number, *reason, 0);
+        for (&number, &reason) in &dead {
+            let cause = self.messages.get(&number).and_then(|held| self.refusal_cause(reason, &held.delivery));
+            self.bury(number, DeadEnd { reason, attempts: 0, cause });
         }
         numbers.into_iter().filter(|number| !dead.contains_key(number)).collect()
+    }
+
+    /// What is known of a message that does not run, beside the reason.
+    fn refusal_cause(&self, reason: DeadReason, delivery: &Delivery) -> Option<DeadCause> {
+        match reason {
+            DeadReason::Unreadable => delivery.message.damage.as_deref().and_then(DeadCause::new),
+            DeadReason::DeliveriesExhausted => {
+                let (attempt, limit) = delivery.attempt.zip(self.capability.delivery_limit)?;
+                DeadCause::new(&format!("this is delivery {attempt}, and the broker drops the message after {limit}"))
+            }
+            DeadReason::KeyMissing | DeadReason::KeyMalformed | DeadReason::CallerUnknown => None,
+            DeadReason::KeyReused | DeadReason::Rejected | DeadReason::AttemptsExhausted => None,
+            DeadReason::OutcomeUnknown | DeadReason::NotDone | DeadReason::Done | DeadReason::RecordDamaged => None,
+        }
     }
 
     fn start_batch(&mut self, numbers: Vec<u64>) {
@@ -167,7 +182,7 @@ impl Engine {
     fn start_burials(&mut self, burials: Vec<(u64, Burial)>) {
         let numbers = burials.iter().map(|(number, _)| *number).collect();
         let letters: Vec<DeadLetter> =
-            burials.iter().filter_map(|(number, burial)| self.letter(*number, *burial)).collect();
+            burials.iter().filter_map(|(number, burial)| self.letter(*number, &burial.end)).collect();
         let (dead, runtime) = (Arc::clone(&self.dead), Arc::clone(&self.runtime));
         self.spawn(async move {
             let count = letters.len();
@@ -177,14 +192,15 @@ impl Engine {
         });
     }
 
-    fn letter(&self, number: u64, burial: Burial) -> Option<DeadLetter> {
+    pub(super) fn letter(&self, number: u64, end: &DeadEnd) -> Option<DeadLetter> {
         let held = self.messages.get(&number)?;
         let (message, identified) = (&held.delivery.message, held.identified.as_ref().ok());
         let (operation, fingerprint) = identity_of_letter(identified);
         Some(DeadLetter {
-            id: self.identity.dead_letter_id(message, identified, burial.reason),
-            reason: burial.reason,
-            attempts: burial.attempts,
+            id: self.identity.dead_letter_id(message, identified, end.reason),
+            reason: end.reason,
+            attempts: end.attempts,
+            cause: end.cause.clone(),
             namespace: Arc::clone(self.identity.namespace()),
             source: Arc::clone(&self.name),
             operation,

@@ -178,9 +178,9 @@ impl Redrive {
         let reason = if letter.reason == DeadReason::NotDone { DeadReason::OutcomeUnknown } else { letter.reason };
         let again = DeadLetter { reason, at: self.runtime.wall_now(), ..letter.clone() };
         let missing = || Err(Error::new(ErrorKind::Unknown, "the dead letters gave no result for a letter"));
-        self.letters.put(vec![again]).await.pop().unwrap_or_else(missing)?;
+        self.letters.put(vec![again.clone()]).await.pop().unwrap_or_else(missing)?;
         telemetry::redrive_needs_word(&self.source);
-        telemetry::buried(&self.source, reason);
+        telemetry::buried(&again);
         Ok(())
     }
 

@@ -34,7 +34,7 @@ fn a1_a_finished_job_is_acknowledged() {
 #[test]
 fn a2_a_dead_letter_is_buried_with_its_reason() {
     for reason in DeadReason::ALL {
-        let ended = ended(Verdict::DeadLetter { reason, attempts: 5 });
+        let ended = ended(Verdict::dead(reason, 5));
         assert_eq!(action(&ended, &HOLDS, MAX_PANICS), DeliveryAction::Bury { reason, attempts: 5 });
     }
 }
@@ -42,8 +42,8 @@ fn a2_a_dead_letter_is_buried_with_its_reason() {
 #[test]
 fn a3_a_message_without_order_goes_back_to_a_broker_that_redelivers_later() {
     for verdict in [Verdict::Busy { after: AFTER }, Verdict::Retry { after: AFTER }] {
-        assert_eq!(action(&ended(verdict), &REDELIVERS, MAX_PANICS), DeliveryAction::GiveBack(AFTER));
-        let ordered = EndedJob { has_order: true, ..ended(verdict) };
+        assert_eq!(action(&ended(verdict.clone()), &REDELIVERS, MAX_PANICS), DeliveryAction::GiveBack(AFTER));
+        let ordered = EndedJob { has_order: true, ..ended(verdict.clone()) };
         let keeps_order = Capability { keeps_order: true, ..REDELIVERS };
         assert_eq!(action(&ordered, &keeps_order, MAX_PANICS), DeliveryAction::GiveBack(AFTER));
     }
@@ -52,10 +52,10 @@ fn a3_a_message_without_order_goes_back_to_a_broker_that_redelivers_later() {
 #[test]
 fn a4_a_message_is_held_where_the_broker_cannot_wait_or_order_matters() {
     for verdict in [Verdict::Busy { after: AFTER }, Verdict::Retry { after: AFTER }] {
-        let ordered = EndedJob { has_order: true, ..ended(verdict) };
+        let ordered = EndedJob { has_order: true, ..ended(verdict.clone()) };
         assert_eq!(action(&ordered, &REDELIVERS, MAX_PANICS), DeliveryAction::Hold(AFTER));
         let at_once = Capability { delays: false, ..REDELIVERS };
-        assert_eq!(action(&ended(verdict), &at_once, MAX_PANICS), DeliveryAction::Hold(AFTER));
+        assert_eq!(action(&ended(verdict.clone()), &at_once, MAX_PANICS), DeliveryAction::Hold(AFTER));
         assert_eq!(action(&ended(verdict), &HOLDS, MAX_PANICS), DeliveryAction::Hold(AFTER));
     }
 }

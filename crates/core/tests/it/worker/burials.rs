@@ -19,7 +19,7 @@ struct Refusing;
 #[async_trait]
 impl Process for Refusing {
     async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
-        jobs.iter().map(|_| Verdict::DeadLetter { reason: DeadReason::Rejected, attempts: 0 }).collect()
+        jobs.iter().map(|_| Verdict::dead(DeadReason::Rejected, 0)).collect()
     }
 }
 

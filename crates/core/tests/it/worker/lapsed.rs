@@ -195,7 +195,7 @@ struct Refusing;
 #[async_trait]
 impl Process for Refusing {
     async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
-        vec![Verdict::DeadLetter { reason: DeadReason::Rejected, attempts: 1 }; jobs.len()]
+        vec![Verdict::dead(DeadReason::Rejected, 1); jobs.len()]
     }
 }
 

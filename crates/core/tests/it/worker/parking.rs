@@ -36,7 +36,7 @@ impl Process for Recorder {
         let verdict = |job: &Job| {
             let payload = String::from_utf8_lossy(&job.message.payload).into_owned();
             if payload.starts_with("poison") && self.is_broken.load(Ordering::Acquire) {
-                return Verdict::DeadLetter { reason: DeadReason::AttemptsExhausted, attempts: 8 };
+                return Verdict::dead(DeadReason::AttemptsExhausted, 8);
             }
             self.done.lock().push(payload);
             Verdict::Done { caught: false }

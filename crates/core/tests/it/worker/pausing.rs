@@ -62,7 +62,7 @@ struct Scripted(Mutex<Vec<Verdict>>);
 impl Process for Scripted {
     async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
         let mut verdicts = self.0.lock();
-        let verdict = if verdicts.len() > 1 { verdicts.remove(0) } else { verdicts[0] };
+        let verdict = if verdicts.len() > 1 { verdicts.remove(0) } else { verdicts[0].clone() };
         vec![verdict; jobs.len()]
     }
 }
@@ -114,7 +114,7 @@ impl Bench {
 #[test]
 fn a_source_learns_the_beginning_of_pauses_that_follow_each_other_and_their_end() {
     let (pause, done) = (Verdict::Pause { after: PAUSE }, Verdict::Done { caught: false });
-    let bench = Bench::start(None, vec![pause, pause, pause, done]);
+    let bench = Bench::start(None, vec![pause.clone(), pause.clone(), pause, done]);
     bench.finish();
     let pauses = bench.pauses.lock().clone();
     let [None, Some(first), Some(second), Some(third), None] = &pauses[..] else { panic!("{pauses:?}") };

@@ -69,7 +69,7 @@ impl Process for GatedHandler {
                 Ok(_) => Verdict::Done { caught: false },
                 Err(Reason::NotApplied { .. }) => Verdict::Retry { after: Duration::from_secs(60) },
                 Err(Reason::Busy { retry_after }) => Verdict::Busy { after: retry_after },
-                Err(_) => Verdict::DeadLetter { reason: DeadReason::OutcomeUnknown, attempts: 1 },
+                Err(_) => Verdict::dead(DeadReason::OutcomeUnknown, 1),
             });
         }
         verdicts

@@ -70,6 +70,7 @@ fn letter(reason: DeadReason, payload: &'static str) -> DeadLetter {
         id: DeadLetterId::from_bytes([1; 16]),
         reason,
         attempts: 1,
+        cause: None,
         namespace: "billing".into(),
         source: "memory/topic/group".into(),
         operation: None,

@@ -17,7 +17,7 @@ fn refused(reason: Reason) -> Verdict {
 }
 
 fn dead(reason: DeadReason, attempts: u32) -> Verdict {
-    Verdict::DeadLetter { reason, attempts }
+    Verdict::dead(reason, attempts)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
-use crate::letter::{self, LetterColumns, damaged};
+use crate::letter::{self, LATEST, LetterColumns, damaged};
 use crate::postgres::pool::Parameter;
 
 /// A letter as the parameters of the statement that writes it.
@@ -159,5 +159,6 @@ fn time(stored: SystemTime) -> Timestamp {
 }
 
 pub(super) fn stored_time(time: Timestamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_micros(time.0)
+    // The server refuses times that are far behind this one.
+    SystemTime::UNIX_EPOCH + Duration::from_micros(time.min(LATEST).0)
 }

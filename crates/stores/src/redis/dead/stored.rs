@@ -42,13 +42,13 @@ pub(super) fn entry(after: Option<&DeadCursor>) -> Result<String> {
 
 pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
     let [entry, id, source, letter, size, mark, reason] = parts(reply)?;
-    let marked_at = marked_at(&mark)?;
+    let (marked_at, (source, is_source)) = (marked_at(&mark)?, letter::readable_text(&source));
     let known = ListedLetter {
         id: letter_id(&id)?,
         reason: ListedReason::Damaged,
         attempts: 0,
         namespace: String::new(),
-        source: text(&source)?.to_owned(),
+        source,
         operation: None,
         at: written_at(&entry)?,
         marked_at,
@@ -56,7 +56,7 @@ pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
         size: number(&size)?,
         cursor: DeadCursor::new(text(&entry)?),
     };
-    let Ok(columns) = columns(&letter, &reason) else { return Ok(known) };
+    let Some(columns) = columns(&letter, &reason).ok().filter(|_| is_source) else { return Ok(known) };
     let (reason, attempts) = letter::listed(columns.reason, columns.attempts);
     Ok(ListedLetter {
         reason,

@@ -1,6 +1,7 @@
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter, SeenLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter, ListedReason,
+    SeenLetter,
 };
 use hapax_core::{OperationId, Result, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -41,13 +42,16 @@ pub(super) fn list(connection: &Connection, after: i64, limit: usize) -> rusqlit
 }
 
 fn listed(row: &Row<'_>) -> rusqlite::Result<ListedLetter> {
-    let (reason, attempts) = letter::listed(row.get(1)?, row.get(2)?);
+    let [(reason, is_reason), (namespace, is_namespace), (source, is_source)] =
+        [text(row, 1)?, text(row, 3)?, text(row, 4)?];
+    let (reason, attempts) = letter::listed(reason, row.get(2)?);
+    let is_readable = is_reason && is_namespace && is_source;
     Ok(ListedLetter {
         id: DeadLetterId::from_bytes(row.get(0)?),
-        reason,
+        reason: if is_readable { reason } else { ListedReason::Damaged },
         attempts,
-        namespace: row.get(3)?,
-        source: row.get(4)?,
+        namespace,
+        source,
         operation: row.get::<_, Option<[u8; 16]>>(5)?.map(OperationId::from_bytes),
         at: letter::time(row.get(6)?),
         marked_at: row.get::<_, Option<i64>>(7)?.map(letter::time),
@@ -55,6 +59,11 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<ListedLetter> {
         seen: letter::seen(row.get(9)?, letter::time(row.get(6)?), row.get::<_, Option<i64>>(7)?.map(letter::time)),
         cursor: DeadCursor::new(row.get::<_, i64>(9)?.to_string()),
     })
+}
+
+/// A text, and whether it is UTF-8.
+fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<(String, bool)> {
+    Ok(letter::readable_text(row.get_ref(column)?.as_bytes()?))
 }
 
 pub(super) fn find(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<Option<Result<KeptLetter>>> {
@@ -113,9 +122,9 @@ impl LetterState {
             let marked_at = row.get::<_, Option<i64>>(1)?.map(letter::time);
             Ok(Self {
                 seen: letter::seen(row.get(0)?, letter::time(row.get(6)?), marked_at),
-                reason: row.get(2)?,
+                reason: text(row, 2)?.0,
                 operation: row.get(3)?,
-                namespace: row.get(4)?,
+                namespace: text(row, 4)?.0,
                 taken_until: row.get::<_, Option<i64>>(5)?.map(letter::time),
             })
         };

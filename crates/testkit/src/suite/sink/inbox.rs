@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadLetter, DeadLetterId, DeadLetters, DeadReason, Job, Message, Process, SinkDeadLetters, Verdict,
+    DeadCause, DeadLetter, DeadLetterId, DeadLetters, DeadReason, Job, Message, Process, SinkDeadLetters, Verdict,
 };
 use hapax_core::outbox::TopicTemplate;
 use hapax_core::runtime::timeout;
@@ -108,6 +108,7 @@ pub(super) async fn a_dead_letter_is_repeated_under_one_id(world: &SinkWorld) {
         id: DeadLetterId::from_bytes([7; 16]),
         reason: DeadReason::AttemptsExhausted,
         attempts: 8,
+        cause: DeadCause::new("the target answered 503"),
         namespace: "billing".into(),
         source: "memory/orders/billing".into(),
         operation: Some(OperationId::from_bytes([9; 16])),
@@ -124,6 +125,7 @@ pub(super) async fn a_dead_letter_is_repeated_under_one_id(world: &SinkWorld) {
     let arrived = world.arrived(copies).await.remove(0);
     assert_eq!((&arrived.payload[..], arrived.ordering_key.as_deref()), (&b"body"[..], Some(&b"account-7"[..])));
     for (name, value) in [
+        ("hapax-dead-cause", "the target answered 503"),
         ("original-idempotency-key", "order-7"),
         ("original-msg-id", "1"),
         ("x-msg-id", "2"),

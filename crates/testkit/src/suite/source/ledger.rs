@@ -172,7 +172,7 @@ impl SharedLedger {
 }
 
 fn dead(reason: DeadReason, attempts: u32) -> Verdict {
-    Verdict::DeadLetter { reason, attempts }
+    Verdict::dead(reason, attempts)
 }
 
 /// The lock of an operation, which ends with its transaction.
