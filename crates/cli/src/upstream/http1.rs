@@ -18,7 +18,7 @@ use hapax::runtime::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
@@ -31,6 +31,10 @@ use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendErro
 /// How long a connection may take to close, with the time to send the rest of a request that the API answered early. A
 /// connection with a task of its own has no such limit.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The most fields of a response: more than the 255 that a record holds, with those of the connection. hyper takes 100
+/// by default. A response with more fields counts as cut.
+const MOST_FIELDS: usize = 300;
 
 /// All connections to the API, as many as needed.
 #[derive(Debug)]
@@ -133,7 +137,7 @@ where
     async fn connect(&self) -> Result<Http1Connection<B>, BoxError> {
         let opened = async {
             let stream = self.connector.clone().call(self.target.clone()).await?;
-            let (sender, connection) = handshake(stream).await?;
+            let (sender, connection) = Builder::new().max_headers(MOST_FIELDS).handshake(stream).await?;
             Ok(Http1Connection { sender, driver: ConnectionDriver::Caller(Box::pin(connection)) })
         };
         let opened = tokio::time::timeout(self.connect_timeout, opened).await;

@@ -222,3 +222,18 @@ async fn a_client_of_http10_sees_that_an_answer_was_cut_h42() {
     let ended = client.read_to_end(&mut Vec::new()).await;
     assert!(ended.is_err(), "the gateway was killed: {ended:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_more_than_100_fields_is_passed_on_and_replayed_h16() {
+    let fields: String = (0..250).map(|n| format!("x-field-{n}: {n}\r\n")).collect();
+    let api = ScriptedApi::start(&[("/wide", answer(&format!("{fields}content-length: 4\r\n"), "wide"))]).await;
+    let gateway = gateway_before(api.address).await;
+    for replayed in [None, Some("true")] {
+        let mut wire = RawConnection::to(gateway.public).await;
+        wire.send_bytes(request("POST", "/wide").as_bytes()).await;
+        let answer = wire.read_response().await.unwrap();
+        assert_eq!((answer.status, answer.text()), (200, "wide".into()));
+        assert_eq!(answer.field("idempotent-replayed"), replayed);
+        assert_eq!(answer.field("x-field-249"), replayed.is_none().then_some("249"), "it is not recorded");
+    }
+}
