@@ -14,6 +14,9 @@ const KEY: &str = "Idempotency-Key";
 /// How the names of CloudEvents attributes begin, on some broker.
 const PREFIXES: [&str; 4] = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"];
 
+/// The prefix of HTTP, whose values are percent-encoded.
+const OF_HTTP: &str = "ce-";
+
 /// The attributes that a sink writes.
 const ATTRIBUTES: [&str; 6] = ["specversion", "id", "source", "type", "time", "partitionkey"];
 
@@ -26,8 +29,11 @@ impl OutgoingEvent {
     /// the key back, so that it handles an event once however often it was published.
     ///
     /// An own header with one of these names is left out: a message with two keys has none. Without a source, the
-    /// attribute `source` is the namespace; without a type, `type` is the topic. `partitionkey` is the ordering key;
-    /// what is no printable ASCII in it is percent-encoded.
+    /// attribute `source` is the namespace; without a type, `type` is the topic. `partitionkey` is the ordering key.
+    ///
+    /// Values are written as the binding of the prefix says: under `ce-`, as over HTTP, blanks, `"`, `%` and what is no
+    /// printable ASCII are percent-encoded. Under the other prefixes a value is plain UTF-8, and only one that is no
+    /// UTF-8 is percent-encoded.
     pub fn published_headers(&self, prefix: &str) -> Headers {
         let mut headers = Headers::default();
         for (name, value) in self.headers.iter().filter(|(name, _)| !self.replaces(name)) {
@@ -39,16 +45,20 @@ impl OutgoingEvent {
             headers.push("content-type", content_type.clone());
         }
         let namespace = if self.namespace.is_empty() { "hapax" } else { &self.namespace };
+        let encoded = |value: &[u8]| match std::str::from_utf8(value) {
+            Ok(_) if prefix != OF_HTTP => Bytes::copy_from_slice(value),
+            Ok(_) | Err(_) => percent_encoded(value),
+        };
         let mut attribute = |name: &str, value: Bytes| headers.push(format!("{prefix}{name}"), value);
         attribute("specversion", Bytes::from_static(b"1.0"));
         attribute("id", id.into());
-        attribute("source", percent_encoded(self.source.as_deref().unwrap_or(namespace).as_bytes()));
-        attribute("type", percent_encoded(self.kind.as_deref().unwrap_or(&self.topic).as_bytes()));
+        attribute("source", encoded(self.source.as_deref().unwrap_or(namespace).as_bytes()));
+        attribute("type", encoded(self.kind.as_deref().unwrap_or(&self.topic).as_bytes()));
         if self.created_at.0 > 0 {
             attribute("time", rfc3339(self.created_at).into());
         }
         if let Some(key) = &self.ordering_key {
-            attribute("partitionkey", percent_encoded(key));
+            attribute("partitionkey", encoded(key));
         }
         headers
     }
@@ -123,6 +133,21 @@ mod tests {
             ("ce_partitionkey", "a%20b%FF%25"),
         ];
         assert_eq!(texts(&event.published_headers("ce_")), expected.map(|(name, value)| (name.into(), value.into())));
+    }
+
+    #[test]
+    fn an_attribute_is_plain_where_the_binding_has_text_and_percent_encoded_where_it_is_that_of_http() {
+        let mut event = OutgoingEvent::new(EventId::from_bytes([7; 16]), "paid", "5");
+        event.source = Some("50%25 off, Zo\u{eb}".into());
+        for (prefix, written) in [
+            ("ce_", "50%25 off, Zo\u{eb}"),
+            ("cloudEvents:", "50%25 off, Zo\u{eb}"),
+            ("ce-", "50%2525%20off,%20Zo%C3%AB"),
+        ] {
+            let headers = event.published_headers(prefix);
+            let name = format!("{prefix}source");
+            assert_eq!(headers.all(&name).collect::<Vec<_>>(), [written], "{prefix}");
+        }
     }
 
     #[test]
