@@ -180,7 +180,7 @@ impl Postgres {
         }
         let (shared, pool, (reply, created)) = (Arc::clone(&self.shared), self.pool.clone(), oneshot::channel());
         self.shared.runtime.spawn(Box::pin(async move {
-            let apply = async || migrations::apply_on(&pool, &shared.url.schema).await.map(drop);
+            let apply = async || migrations::prepare(&pool, &shared.url).await;
             let applied = shared.has_tables.get_or_try_init(apply).await;
             // A failed send means that the caller was cancelled.
             let _ = reply.send(applied.map(drop));

@@ -35,6 +35,12 @@ pub trait Tables: fmt::Debug + Send + Sync {
     /// As the database says.
     async fn lack_outbox(&self) -> hapax::Result<bool>;
 
+    /// Whether the table of the dead letters is missing.
+    ///
+    /// # Errors
+    /// As the database says.
+    async fn lack_dead_letters(&self) -> hapax::Result<bool>;
+
     /// Creates the missing tables. Returns the versions that it created.
     ///
     /// # Errors

@@ -21,11 +21,18 @@ pub(crate) const OFFERS: Offers = Offers {
     ..Offers::NONE
 };
 
+/// The version that has the table of dead letters.
+const DEAD_LETTERS: i32 = 3;
+
 const URL: &str = "postgres://HOST/DATABASE";
 
 impl NamedStore for PostgresUrl {
     fn place(&self) -> StorePlace {
         self.place()
+    }
+
+    fn unchanged(&self) -> Option<Arc<dyn NamedStore>> {
+        Some(Arc::new(self.clone().without_migrations()))
     }
 
     fn open(&self, runtime: Arc<dyn Runtime>) -> hapax::Result<OpenedStore> {
@@ -63,6 +70,10 @@ impl Tables for PostgresTables {
 
     async fn lack_outbox(&self) -> hapax::Result<bool> {
         Ok(!self.missing().await?.is_empty())
+    }
+
+    async fn lack_dead_letters(&self) -> hapax::Result<bool> {
+        Ok(self.missing().await?.contains(&DEAD_LETTERS))
     }
 
     async fn create(&self) -> hapax::Result<Vec<i32>> {

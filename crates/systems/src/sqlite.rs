@@ -41,6 +41,9 @@ const OUTBOX: [i32; 2] = [2, 5];
 /// The version of the tables that has the queues.
 const QUEUES: i32 = 3;
 
+/// The version of the tables that has the dead letters.
+const DEAD_LETTERS: i32 = 4;
+
 /// A file with tables.
 #[derive(Debug)]
 struct DatabaseFile(PathBuf);
@@ -107,6 +110,10 @@ impl Tables for SqliteTables {
     async fn lack_outbox(&self) -> hapax::Result<bool> {
         // Each version of a file has tables of its own, and a service that needs no records has no table for them.
         Ok(self.missing()?.iter().any(|version| OUTBOX.contains(version)))
+    }
+
+    async fn lack_dead_letters(&self) -> hapax::Result<bool> {
+        Ok(self.missing()?.contains(&DEAD_LETTERS))
     }
 
     async fn create(&self) -> hapax::Result<Vec<i32>> {

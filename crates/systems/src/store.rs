@@ -24,6 +24,11 @@ pub(crate) trait NamedStore: fmt::Debug + Send + Sync {
     /// As [`StoreUrl::open`].
     fn open(&self, runtime: Arc<dyn Runtime>) -> hapax::Result<OpenedStore>;
 
+    /// The same store for commands, as [`StoreUrl::unchanged`] says. None if opening it changes nothing.
+    fn unchanged(&self) -> Option<Arc<dyn NamedStore>> {
+        None
+    }
+
     /// As [`StoreUrl::file`].
     fn file(&self) -> Option<&Path> {
         None
@@ -90,6 +95,13 @@ impl StoreUrl {
     /// The URLs of stores in this build that keep dead letters, for help and errors.
     pub fn dead_letter_forms() -> String {
         one_of(|offers| offers.dead_letters)
+    }
+
+    /// The same store for commands that look at it while older processes use it: what is opened at this URL creates no
+    /// table in a database on a server, and brings none to a newer version.
+    #[must_use]
+    pub fn unchanged(&self) -> Self {
+        Self(self.0.unchanged().unwrap_or_else(|| Arc::clone(&self.0)))
     }
 
     /// The kind and place of the store, without credentials.

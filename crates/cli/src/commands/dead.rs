@@ -167,7 +167,7 @@ pub(crate) async fn run(args: DeadArgs) -> Result<ExitCode, CommandError> {
 }
 
 impl Place {
-    fn open(&self) -> Result<CalledPlace, CommandError> {
+    async fn open(&self) -> Result<CalledPlace, CommandError> {
         if let Some(process) = self.admin.open()? {
             return Ok(process);
         }
@@ -191,7 +191,7 @@ impl Place {
             return Err(CommandError::usage(anyhow!("{flag} takes {forms}: {message}")));
         }
         let url = read_url(flag, url, StoreUrl::dead_letter_forms)?;
-        let letters = open_dead_letters(&url, Arc::new(Tokio::current()))?;
+        let letters = open_dead_letters(&url, Arc::new(Tokio::current())).await?;
         Ok(CalledPlace::unaudited(|api| AdminApi { dead: Some(letters), ..api }))
     }
 }
@@ -210,7 +210,7 @@ impl Filter {
 }
 
 async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
-    let place = args.place.open()?;
+    let place = args.place.open().await?;
     let mut ask = args.filter.ask(args.after.clone());
     let mut left = args.limit.unwrap_or(usize::MAX);
     while left > 0 {
@@ -236,13 +236,13 @@ async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
-    let shown = args.place.open()?.ask(&ShowLetter { id: args.id, payload: args.payload }).await?;
+    let shown = args.place.open().await?.ask(&ShowLetter { id: args.id, payload: args.payload }).await?;
     line(&object(members(&shown), args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
-    let (place, as_json) = (args.chosen.place.open()?, args.chosen.place.json);
+    let (place, as_json) = (args.chosen.place.open().await?, args.chosen.place.json);
     let found = args.chosen.letters(&place).await?;
     let is_known = |letter: &FoundLetter| letter.reason.as_ref().is_none_or(|it| DeadReason::from_name(it).is_some());
     let (known, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(is_known);
@@ -265,7 +265,7 @@ async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn drop_letters(args: &Chosen) -> Result<ExitCode, CommandError> {
-    let place = args.place.open()?;
+    let place = args.place.open().await?;
     let call = |letter: &FoundLetter| DropLetter { id: letter.id, seen: letter.seen.clone() };
     args.write(&place, &args.letters(&place).await?, ("dropped", call)).await
 }

@@ -1,5 +1,6 @@
 //! The error of a command, with its exit code.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,6 +31,11 @@ impl CommandError {
     /// Something that the command needs is missing: exit code 3.
     pub(crate) fn cannot_start(error: impl Into<anyhow::Error>) -> Self {
         Self { code: 3, error: error.into() }
+    }
+
+    /// The same error, which names what it is about.
+    pub(crate) fn about(self, subject: impl fmt::Display + Send + Sync + 'static) -> Self {
+        Self { error: self.error.context(subject.to_string()), ..self }
     }
 
     /// Prints the error and its causes on standard error.

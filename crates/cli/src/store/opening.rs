@@ -47,35 +47,42 @@ pub(crate) async fn open_existing(
 ) -> Result<Option<OpenedStore>, CommandError> {
     refuse_missing_file(url, "gateway")?;
     if let Ok(tables) = url.tables()
-        && request(tables.lack_records()).await?
+        && request(tables.lack_records()).await.map_err(|error| error.about(url.place()))?
     {
         return Ok(None);
     }
-    open(url, runtime).map(Some)
+    open(&url.unchanged(), runtime).map(Some)
 }
 
 /// Opens the outbox in the database that a URL names. Refuses a database without its tables, and creates nothing.
 pub(crate) async fn open_outbox(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedOutbox, CommandError> {
     refuse_missing_file(url, "service")?;
     let tables = url.tables().map_err(CommandError::usage)?;
-    if request(tables.lack_outbox()).await? {
+    if request(tables.lack_outbox()).await.map_err(|error| error.about(url.place()))? {
         let message = "the database has no outbox, or an old one; run `hapax migrate --database URL` as the owner";
         return Err(CommandError::cannot_start(anyhow!(message)));
     }
-    Ok(url.outbox(runtime, true)?)
+    Ok(url.unchanged().outbox(runtime, true)?)
 }
 
-/// Opens the dead letters in the store or the database that a URL names, for commands that read them.
-pub(crate) fn open_dead_letters(
+/// Opens the dead letters in the store or the database that a URL names, for commands. Refuses a database without their
+/// table, and creates nothing.
+pub(crate) async fn open_dead_letters(
     url: &StoreUrl,
     runtime: Arc<dyn Runtime>,
 ) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
     refuse_missing_file(url, "worker")?;
-    Ok(url.dead_letters(runtime)?)
+    if let Ok(tables) = url.tables()
+        && request(tables.lack_dead_letters()).await.map_err(|error| error.about(url.place()))?
+    {
+        let message = "there is no table of dead letters; name the store or the database that the worker uses";
+        return Err(CommandError::cannot_start(anyhow!("{}: {message}", url.place())));
+    }
+    Ok(url.unchanged().dead_letters(runtime)?)
 }
 
 /// Refuses a path without a file, because opening it would create an empty one.
-fn refuse_missing_file(url: &StoreUrl, user: &str) -> Result<(), CommandError> {
+pub(crate) fn refuse_missing_file(url: &StoreUrl, user: &str) -> Result<(), CommandError> {
     let Some(path) = url.file().filter(|path| !Path::exists(path)) else { return Ok(()) };
     Err(CommandError::cannot_start(anyhow!("{} does not exist; name the file that the {user} uses", path.display())))
 }

@@ -258,6 +258,13 @@ async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(message) && !error.contains("hush-hush"), "{arguments:?}: {error}");
     }
+    let other = path.with_file_name("other.db");
+    rusqlite::Connection::open(&other).unwrap().execute_batch("create table mine (id integer)").unwrap();
+    let before = std::fs::read(&other).unwrap();
+    let wrong = run(&["list", "--store", &format!("sqlite://{}", other.display())]);
+    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(3) && error.contains("no table of dead letters"), "{error}");
+    assert!(std::fs::read(&other).unwrap() == before, "nothing is created");
     let empty = run(&["list", "--store", &url]);
     assert_eq!((printed(&empty), empty.stderr), (String::new(), Vec::new()));
 }

@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("dead_letters_are_listed_shown_and_marked", "postgres", on_postgres),
         servers::test("dead_letters_are_listed_shown_and_marked", "redis", on_redis),
+        servers::test("a_list_creates_no_table_in_a_database_without_dead_letters", "postgres", wrong_database),
     ]
 }
 
@@ -21,6 +22,19 @@ async fn on_postgres() {
     let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
     let letters = PostgresDeadLetters::connect(&schema.url().parse().unwrap()).unwrap();
     list_show_and_mark(&letters, &["--database", &schema.url()]).await;
+}
+
+async fn wrong_database() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let relations = "select count(*) from pg_class where relnamespace = to_regnamespace($1)";
+    let count = async || schema.admin().query_one(relations, &[&schema.name()]).await.unwrap().get::<_, i64>(0);
+    let before = count().await;
+    for (command, place) in [("dead", "--database"), ("dead", "--store"), ("outbox", "--database"), ("keys", "--store")]
+    {
+        let output = hapax().args([command, "list", place, &schema.url()]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{command}: {output:?}");
+    }
+    assert_eq!(count().await, before, "nothing is created");
 }
 
 async fn on_redis() {

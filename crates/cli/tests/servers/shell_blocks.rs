@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use hapax::stores::{Sqlite, SqliteLedger, SqliteOutbox, SqliteQueue};
+use hapax::stores::{Sqlite, SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue};
 use hapax_testkit::servers::Trial;
 use libtest_mimic::{Completion, Failed};
 use rusqlite::Connection;
@@ -118,6 +118,9 @@ fn directory_of_a_shop() -> tempfile::TempDir {
     let _inside = runtime.enter();
     for name in ["hapax.db", "requests.db"] {
         drop(Sqlite::open(directory.path().join(name)).unwrap());
+    }
+    for name in ["shop.db", "hapax.db"] {
+        SqliteDeadLetters::migrate(&mut Connection::open(directory.path().join(name)).unwrap()).unwrap();
     }
     for name in ["secret", "webhook.secret"] {
         let path = directory.path().join(name);

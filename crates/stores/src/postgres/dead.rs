@@ -117,7 +117,7 @@ impl PostgresDeadLetters {
     }
 
     async fn create_tables(&self) -> Result<()> {
-        let create = async || migrations::apply_on(&self.pool, &self.url.schema).await.map(drop);
+        let create = async || migrations::prepare(&self.pool, &self.url).await;
         self.has_tables.get_or_try_init(create).await?;
         Ok(())
     }

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Row};
 
+use super::PostgresUrl;
 use super::call_error::{PostgresCallError, PostgresDriverError};
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
@@ -17,6 +18,9 @@ use mutated::mutated;
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) version: i32,
+    /// A release must know at least this version to use the tables once this one is applied. It is an earlier one where
+    /// the version only adds what earlier releases do not look at: their processes then run on.
+    pub(crate) needs: i32,
     /// The tables have no schema in their names: `apply` sets the search path. What another role may have created in
     /// that schema must not be called: a function whose arguments are converted names its schema. The body of a
     /// function names the schema of the tables as `"SCHEMA"`.
@@ -25,42 +29,82 @@ pub(crate) struct Migration {
 
 /// All versions, in order.
 pub(crate) const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, sql: include_str!("migrations/0001_records.sql") },
-    Migration { version: 2, sql: include_str!("migrations/0002_ledger.sql") },
-    Migration { version: 3, sql: include_str!("migrations/0003_dead.sql") },
-    Migration { version: 4, sql: include_str!("migrations/0004_outbox.sql") },
-    Migration { version: 5, sql: include_str!("migrations/0005_ledger_functions.sql") },
-    Migration { version: 6, sql: include_str!("migrations/0006_outbox_attributes.sql") },
-    Migration { version: 7, sql: include_str!("migrations/0007_dead_keys.sql") },
-    Migration { version: 8, sql: include_str!("migrations/0008_ledger_guard.sql") },
+    Migration { version: 1, needs: 1, sql: include_str!("migrations/0001_records.sql") },
+    Migration { version: 2, needs: 2, sql: include_str!("migrations/0002_ledger.sql") },
+    Migration { version: 3, needs: 3, sql: include_str!("migrations/0003_dead.sql") },
+    Migration { version: 4, needs: 4, sql: include_str!("migrations/0004_outbox.sql") },
+    Migration { version: 5, needs: 5, sql: include_str!("migrations/0005_ledger_functions.sql") },
+    Migration { version: 6, needs: 6, sql: include_str!("migrations/0006_outbox_attributes.sql") },
+    Migration { version: 7, needs: 7, sql: include_str!("migrations/0007_dead_keys.sql") },
+    Migration { version: 8, needs: 8, sql: include_str!("migrations/0008_ledger_guard.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.
 ///
 /// # Errors
-/// `Unusable` if the schema has a version that this release does not know, or somebody else could change what the
-/// statements of Hapax do.
+/// `Unusable` if the schema has a version that needs a newer release than this one, or somebody else could change what
+/// the statements of Hapax do.
 pub(crate) async fn missing(client: &Client, schema: &Schema) -> Result<Vec<&'static Migration>, PostgresCallError> {
     trust::verify(client, schema).await?;
     let exists = has_name(client, include_str!("migrations/has_table.sql"), schema).await?;
     let applied = if exists { applied(client, schema).await? } else { Vec::new() };
     let known = MIGRATIONS.last().map_or(0, |newest| newest.version);
-    if let Some(newer) = applied.iter().find(|version| **version > known) {
+    if let Some(newer) = applied.iter().find(|applied| applied.version > known && applied.needs > known) {
+        let AppliedVersion { version, needs } = newer;
         return Err(PostgresCallError::Judged(Error::new(
             ErrorKind::Unusable,
             format!(
-                "the schema {schema} has version {newer} and this release knows {known}; use the release that wrote \
-                 it, or a newer one"
+                "the schema {schema} has version {version}, which needs a release that knows version {needs}, and this \
+                 release knows {known}; use the release that wrote it, or a newer one"
             ),
         )));
     }
-    Ok(MIGRATIONS.iter().filter(|migration| !applied.contains(&migration.version)).collect())
+    let is_applied = |version: i32| applied.iter().any(|applied| applied.version == version);
+    Ok(MIGRATIONS.iter().filter(|migration| !is_applied(migration.version)).collect())
 }
 
-async fn applied(client: &Client, schema: &Schema) -> Result<Vec<i32>, PostgresCallError> {
+/// A version that a schema has.
+struct AppliedVersion {
+    version: i32,
+    needs: i32,
+}
+
+async fn applied(client: &Client, schema: &Schema) -> Result<Vec<AppliedVersion>, PostgresCallError> {
     let select = schema.qualify(include_str!("migrations/applied.sql"));
     let rows: Vec<Row> = client.query_typed(&select, &[]).await.map_err(PostgresCallError::Sent)?;
-    rows.iter().map(|row| row.try_get(0).map_err(PostgresCallError::Sent)).collect()
+    let column = |row: &Row, name| row.try_get(name).map_err(PostgresCallError::Sent);
+    rows.iter()
+        .map(|row| Ok(AppliedVersion { version: column(row, "version")?, needs: column(row, "needs")? }))
+        .collect()
+}
+
+/// Makes the tables usable for a handle: brings the schema to the newest version, or, where the handle must not write
+/// to it, finds out that it has all versions.
+///
+/// # Errors
+/// As [`apply`]. `Unusable` if the handle may not migrate, and the schema lacks a version.
+///
+/// # Cancel safety
+/// As [`apply_on`].
+pub(crate) async fn prepare(pool: &ConnectionPool, url: &PostgresUrl) -> Result<(), PostgresCallError> {
+    if url.migrates {
+        return apply_on(pool, &url.schema).await.map(drop);
+    }
+    let connection = pool.get().await?;
+    let missing = missing(&connection, &url.schema).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let versions: Vec<String> = missing.iter().map(|migration| migration.version.to_string()).collect();
+    Err(PostgresCallError::Judged(Error::new(
+        ErrorKind::Unusable,
+        format!(
+            "the schema {} lacks version {}, and this command changes no tables; use the release that the running \
+             processes have, or run `hapax migrate --database URL` first",
+            url.schema,
+            versions.join(", ")
+        ),
+    )))
 }
 
 /// Whether the query finds something for the name of the schema.
@@ -116,8 +160,8 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     trust::verify(transaction.client(), schema).await?;
     for migration in &missing {
         run(&schema.replace_in(&mutated(migration.version, migration.sql))).await?;
-        let version: Parameter<'_> = (&migration.version, Type::INT4);
-        let added = transaction.query_typed(include_str!("migrations/add_version.sql"), &[version]).await;
+        let version: [Parameter<'_>; 2] = [(&migration.version, Type::INT4), (&migration.needs, Type::INT4)];
+        let added = transaction.query_typed(include_str!("migrations/add_version.sql"), &version).await;
         added.map_err(PostgresCallError::Sent)?;
     }
     transaction.commit().await.map_err(PostgresCallError::Sent)?;
@@ -171,9 +215,9 @@ pub(crate) async fn script(client: &Client, schema: &Schema) -> Result<String, P
         script += &format!("{};\n\n", create_schema.trim_end());
     }
     script += &format!("{};\n\n{}", set_path(schema), include_str!("migrations/create_versions.sql"));
-    for Migration { version, sql } in missing {
+    for Migration { version, needs, sql } in missing {
         let sql = schema.replace_in(sql);
-        script += &format!("\n{sql}\ninsert into hapax_migration (version) values ({version});\n");
+        script += &format!("\n{sql}\ninsert into hapax_migration (version, needs) values ({version}, {needs});\n");
     }
     script += "\ncommit;\n";
     Ok(script)
@@ -186,5 +230,6 @@ mod tests {
     #[test]
     fn versions_have_no_gap() {
         assert!(MIGRATIONS.iter().zip(1..).all(|(migration, version)| migration.version == version));
+        assert!(MIGRATIONS.iter().all(|migration| (1..=migration.version).contains(&migration.needs)));
     }
 }

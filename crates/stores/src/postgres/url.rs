@@ -53,6 +53,8 @@ pub struct PostgresUrl {
     /// None without TLS.
     trust: Option<ServerTrust>,
     pub(super) connections: usize,
+    /// Whether a handle brings the tables to the newest version.
+    pub(super) migrates: bool,
 }
 
 /// After this long without traffic the kernel probes the peer. On Linux it closes a connection whose peer has
@@ -96,7 +98,7 @@ impl FromStr for PostgresUrl {
         }
         let socket_port = url.number("port", 1..=u16::MAX)?.unwrap_or(PORT);
         let connections = url.number("connections", 1..=256)?.unwrap_or(4);
-        Ok(Self { url, socket_port, schema, trust, connections })
+        Ok(Self { url, socket_port, schema, trust, connections, migrates: true })
     }
 }
 
@@ -154,6 +156,14 @@ impl PostgresUrl {
                 format!("postgres:///{database}?host={path}&port={port}&schema={schema}")
             }
         })
+    }
+
+    /// The same place, for handles that create no tables and bring them to no newer version, such as those of a list.
+    /// Where the schema lacks a version that this release knows, every call of such a handle fails with `Unusable`.
+    #[must_use]
+    pub fn without_migrations(mut self) -> Self {
+        self.migrates = false;
+        self
     }
 
     pub(super) fn uses_tls(&self) -> bool {

@@ -1,1 +1,1 @@
-insert into hapax_migration (version) values ($1)
+insert into hapax_migration (version, needs) values ($1, $2)

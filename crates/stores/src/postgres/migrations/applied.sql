@@ -1,1 +1,1 @@
-select version from hapax_migration
+select version, coalesce(needs, version) as needs from hapax_migration

@@ -1,12 +1,16 @@
 //! The tables: how they are created, checked and swept.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use hapax_core::ErrorKind::{NotApplied, Unusable};
+use hapax_core::broker::DeadLetterStore;
 use hapax_core::machine::Claim;
-use hapax_core::store::{Finding, Inspect, Protocol, Severity};
+use hapax_core::runtime::Tokio;
+use hapax_core::store::{Finding, Inspect, Protocol, Scan, Severity};
 use hapax_core::{Owner, Store};
+use hapax_stores::{Postgres, PostgresDeadLetters, PostgresTables, PostgresUrl};
 use hapax_testkit::ClockStep;
 use hapax_testkit::servers::PostgresServer;
 use libtest_mimic::Trial;
@@ -20,6 +24,8 @@ pub(super) fn tests() -> Vec<Trial> {
         test("ten_processes_create_the_tables_at_once", POSTGRES, ten_at_once),
         test("a_missing_schema_is_created", POSTGRES, missing_schema),
         test("a_newer_schema_is_refused", POSTGRES, newer_schema),
+        test("a_newer_schema_that_only_adds_something_is_used", POSTGRES, compatible_schema),
+        test("a_handle_without_migrations_changes_no_schema", POSTGRES, unchanged_schema),
         test("tables_that_were_dropped_are_not_created_again", POSTGRES, dropped_tables),
         test("unlogged_tables_are_refused", POSTGRES, unlogged),
         test("a_strict_isolation_level_is_reported_and_works", POSTGRES, isolation),
@@ -59,7 +65,43 @@ async fn newer_schema() {
     schema.admin().batch_execute("insert into hapax_migration (version) values (4711)").await.unwrap();
     let error = expect_error(store(&schema.url()).read(&Operation::new("one").0.record_key()).await);
     assert_eq!(error.kind(), Unusable, "{error:?}");
-    assert!(error.to_string().contains("has version 4711 and this release knows"), "{error}");
+    assert!(error.to_string().contains("has version 4711, which needs a release that knows version 4711"), "{error}");
+}
+
+/// A process of this release runs on, and another one starts.
+async fn compatible_schema() {
+    let schema = schema().await;
+    let running = store(&schema.url());
+    running.check().await.unwrap();
+    let newer = "insert into hapax_migration (version, needs) values (4711, 8)";
+    schema.admin().batch_execute(newer).await.unwrap();
+    assert_eq!(running.check().await.unwrap(), []);
+    let started = store(&schema.url());
+    assert_eq!(started.check().await.unwrap(), []);
+    Operation::new("one").cycle(&*started).await;
+    let newest = "insert into hapax_migration (version, needs) values (4712, 4711)";
+    schema.admin().batch_execute(newest).await.unwrap();
+    assert_refused(running.check().await, Unusable, "needs a release that knows version 4711");
+}
+
+async fn unchanged_schema() {
+    let schema = schema().await;
+    let url: PostgresUrl = schema.url().parse().unwrap();
+    let looking = Postgres::with(&url.clone().without_migrations(), Arc::new(Tokio::current())).unwrap();
+    let letters = PostgresDeadLetters::connect(&url.clone().without_migrations()).unwrap();
+    let relations = "select count(*) from pg_class where relnamespace = to_regnamespace($1)";
+    let count = async || schema.admin().query_one(relations, &[&schema.name()]).await.unwrap().get::<_, i64>(0);
+    let before = count().await;
+    assert_refused(looking.scan(&Scan::new(1)).await, Unusable, "lacks version 1, 2, 3, 4, 5, 6, 7, 8");
+    assert_refused(letters.list(None, 1).await, Unusable, "this command changes no tables");
+    assert_eq!(count().await, before);
+    // Tables of an older release are left as they are, too.
+    PostgresTables::connect(&url).unwrap().create().await.unwrap();
+    schema.admin().batch_execute("delete from hapax_migration where version = 7").await.unwrap();
+    assert_refused(looking.scan(&Scan::new(1)).await, Unusable, "lacks version 7");
+    schema.admin().batch_execute("insert into hapax_migration (version) values (7)").await.unwrap();
+    assert!(looking.scan(&Scan::new(1)).await.unwrap().records.is_empty());
+    assert!(letters.list(None, 1).await.unwrap().is_empty());
 }
 
 /// New tables would have no records, and every key would be granted again.
