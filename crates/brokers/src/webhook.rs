@@ -114,6 +114,10 @@ impl Sink for WebhookSink {
         Ok(join_all(self.endpoints.values().map(Endpoint::check)).await.into_iter().flatten().collect())
     }
 
+    async fn undeliverable(&self) -> Vec<String> {
+        join_all(self.endpoints.values().map(Endpoint::undeliverable)).await.into_iter().flatten().collect()
+    }
+
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
         let name = self.template.name(event);
         let Some(endpoint) = self.endpoints.get(&*name) else {

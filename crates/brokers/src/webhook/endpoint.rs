@@ -177,21 +177,25 @@ impl Endpoint {
         }
     }
 
+    /// Why nothing can be delivered now: the host cannot be resolved, or has no allowed address.
+    pub(super) async fn undeliverable(&self) -> Option<String> {
+        let Host::Domain(host) = &self.host else { return None };
+        let found = timeout(&*self.runtime, RESOLVED_WITHIN, self.resolver.resolve(host)).await;
+        let what = match found {
+            Some(Ok(_)) => return None,
+            Some(Err(error)) if NoAllowedAddress::is_cause_of(&error) => error.to_string(),
+            Some(Err(error)) => format!("{host} cannot be resolved now: {error}"),
+            None => format!("{host} cannot be resolved now: no answer in time"),
+        };
+        Some(format!("the endpoint `{}`: {what}", self.name))
+    }
+
     /// Resolves the host, and checks its addresses.
     pub(super) async fn check(&self) -> Option<Finding> {
         let name = &self.name;
-        if let Host::Domain(host) = &self.host {
-            let found = timeout(&*self.runtime, RESOLVED_WITHIN, self.resolver.resolve(host)).await;
-            let problem = match found {
-                Some(Ok(_)) => None,
-                // The events of this endpoint wait. Those of the others go on.
-                Some(Err(error)) if NoAllowedAddress::is_cause_of(&error) => Some((Severity::Warn, error.to_string())),
-                Some(Err(error)) => Some((Severity::Warn, format!("{host} cannot be resolved now: {error}"))),
-                None => Some((Severity::Warn, format!("{host} cannot be resolved now: no answer in time"))),
-            };
-            if let Some((severity, what)) = problem {
-                return Some(Finding { severity, message: format!("the endpoint `{name}`: {what}") });
-            }
+        if let Some(message) = self.undeliverable().await {
+            // The events of this endpoint wait. Those of the others go on.
+            return Some(Finding { severity: Severity::Warn, message });
         }
         let is_open = !self.is_encrypted && !self.allows_networks;
         let what = "events travel over the internet without encryption; use an https URL";

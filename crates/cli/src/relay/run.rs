@@ -189,6 +189,10 @@ pub(crate) async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError
             text += &format!("Note: the {what}: {}\n", finding.message);
         }
     }
+    let undeliverable = sink.undeliverable().await;
+    if !undeliverable.is_empty() {
+        return Err(CommandError::cannot_start(anyhow!("nothing can be delivered: {}", undeliverable.join("; "))));
+    }
     text += &format!("\nsink {}: {}\n", sink.name(), promise(&*sink));
     let retention = config.relay.retention.map_or("for ever".into(), |kept| format!("for {}", in_words(kept)));
     text += &format!("published rows are kept {retention}\nok\n");

@@ -424,6 +424,11 @@ fn a_check_opens_the_database_and_the_sink_and_names_what_is_missing() {
     for line in ["topic-template", "ENDPOINT paid", "takes events up to 1000000 bytes", "are kept for 30days\nok\n"] {
         assert!(shown.contains(line) && !shown.contains("hush-hush"), "{line}: {shown}");
     }
+    let config = shop.endpoints(&[("paid", "https://no-such-host.invalid/hook".into())]);
+    let checked = shop.command(&["--config", &config, "--check"]).output().unwrap();
+    let error = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert_eq!(checked.status.code(), Some(3), "{error}");
+    assert!(error.contains("nothing can be delivered: the endpoint `paid`: no-such-host.invalid"), "{error}");
     for (database, code, remedy) in [
         ("sqlite:///tmp/hapax/there/is/no/such.db", 3, "does not exist"),
         ("postgres://relay:hush-hush@127.0.0.1:1/shop", 3, "cannot be reached"),

@@ -35,6 +35,12 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// The reason why it cannot be reached.
     async fn check(&self) -> Result<Vec<Finding>>;
 
+    /// Why nothing can be delivered to some of the endpoints now, for an operator who checks a configuration. A relay
+    /// publishes to the others all the same. Empty where the sink has no endpoints.
+    async fn undeliverable(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Publishes the event under its id, and waits for the confirmation. It returns within the sink's own time limit.
     ///
     /// # Cancel safety

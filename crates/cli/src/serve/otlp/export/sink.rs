@@ -73,6 +73,10 @@ impl Sink for TracedSink {
         self.sink.endpoint(event)
     }
 
+    async fn undeliverable(&self) -> Vec<String> {
+        self.sink.undeliverable().await
+    }
+
     async fn check(&self) -> hapax::Result<Vec<Finding>> {
         self.sink.check().await
     }
