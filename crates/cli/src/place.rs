@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use hapax::Settings;
+use hapax::journal::StorePlace;
 use hapax::runtime::Tokio;
-use hapax_systems::OpenedStore;
+use hapax_systems::{OpenedStore, StoreUrl};
+use http::StatusCode;
 
 use crate::admin::api::audit::INCOMPLETE;
 use crate::admin::api::calls::{ApiCall, ShowPolicy};
@@ -67,14 +69,31 @@ pub(crate) struct CalledPlace {
     access: Access,
     /// The flags that name this place, for a command that the operator may run next.
     flags: String,
+    /// The store, for errors about it.
+    store: Option<StorePlace>,
 }
 
 #[derive(Debug)]
 enum Access {
     Listener(Box<AdminClient>),
     Store(Box<AdminApi>),
-    /// Writes leave no audit events.
-    Unaudited(Box<AdminApi>),
+}
+
+/// Where writes leave their events that a command makes without a process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArgs {
+    /// File to which every write appends an event [default: that of a worker or relay which the same user runs here]
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    audit_file: Option<PathBuf>,
+}
+
+impl AuditArgs {
+    /// The place at this URL, which `open` puts into its API.
+    pub(crate) fn place(&self, url: &StoreUrl, open: impl FnOnce(AdminApi) -> AdminApi) -> CalledPlace {
+        let audit = self.audit_file.clone().or_else(|| audit_file_of(url));
+        let api = open(AdminApi::new(PolicyDescription::new("command", ""), audit));
+        CalledPlace { access: Access::Store(Box::new(api)), flags: String::new(), store: Some(url.place()) }
+    }
 }
 
 impl AdminArgs {
@@ -82,7 +101,11 @@ impl AdminArgs {
     pub(crate) fn open(&self) -> Result<Option<CalledPlace>, CommandError> {
         let open = |url| AdminClient::new(url, self.admin_token_file.as_deref());
         let client = self.admin.as_ref().map(open).transpose()?;
-        Ok(client.map(|client| CalledPlace { access: Access::Listener(Box::new(client)), flags: flags(self.flags()) }))
+        Ok(client.map(|client| CalledPlace {
+            access: Access::Listener(Box::new(client)),
+            flags: flags(self.flags()),
+            store: None,
+        }))
     }
 
     fn flags(&self) -> [(&'static str, Option<String>); 2] {
@@ -107,8 +130,9 @@ impl PlaceArgs {
             return Ok(process);
         }
         let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --store URL"));
-        let access = Access::Store(Box::new(self.open_store(self.store.as_ref().ok_or_else(missing)?).await?));
-        Ok(CalledPlace { access, flags: self.flags() })
+        let url = opening::read_store(self.store.as_ref().ok_or_else(missing)?)?;
+        let access = Access::Store(Box::new(self.open_store(&url).await?));
+        Ok(CalledPlace { access, flags: self.flags(), store: Some(url.place()) })
     }
 
     fn flags(&self) -> String {
@@ -121,12 +145,11 @@ impl PlaceArgs {
         ])
     }
 
-    async fn open_store(&self, url: &str) -> Result<AdminApi, CommandError> {
-        let url = opening::read_store(url)?;
+    async fn open_store(&self, url: &StoreUrl) -> Result<AdminApi, CommandError> {
         let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
-        let store = opening::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
+        let store = opening::open_existing(url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
         let store = self.with_answers(store)?;
-        let audit = self.audit_file.clone().or_else(|| audit_file_of(&url));
+        let audit = self.audit_file.clone().or_else(|| audit_file_of(url));
         let records = RecordDesk::new(store, &Settings::default().policy, AnswerForm::Either);
         let policy = PolicyDescription::new("command", &self.namespace);
         Ok(AdminApi { records: Some(records), ..AdminApi::new(policy, audit) })
@@ -145,18 +168,11 @@ impl PlaceArgs {
 }
 
 impl CalledPlace {
-    /// A store to which commands write without audit events.
-    pub(crate) fn unaudited(open: impl FnOnce(AdminApi) -> AdminApi) -> Self {
-        let api = open(AdminApi::new(PolicyDescription::new("command", ""), None));
-        Self { access: Access::Unaudited(Box::new(api)), flags: String::new() }
-    }
-
     /// Makes a call. The inner error is a refusal about its target; a command on many goes on.
     pub(crate) async fn attempt<C: ApiCall>(&self, call: &C) -> Result<Result<C::Answer, ApiError>, CommandError> {
         let answer = match &self.access {
             Access::Listener(client) => client.send(call).await?,
             Access::Store(api) => api.call(&Requester::user(), call).await,
-            Access::Unaudited(api) => call.carry_out(api).await,
         };
         match answer {
             Err(error) if !is_about_target(&error) => Err(self.failure(error)),
@@ -176,7 +192,16 @@ impl CalledPlace {
     /// The error of a command, with the exit code of its kind, and the command that would work here.
     pub(crate) fn failure(&self, error: ApiError) -> CommandError {
         let command = error.command.map_or(String::new(), |command| format!("; run: {command}{}", self.flags));
-        let told = anyhow!("{}{command}", error.detail);
+        let told = match &*error.code {
+            "token-required" => anyhow!("the admin address requires a token: add --admin-token-file FILE"),
+            "token-reads-only" => {
+                anyhow!("{}: name the file of the one that may write by --admin-token-file", error.detail)
+            }
+            _ => match &self.store {
+                Some(store) if error.status == StatusCode::SERVICE_UNAVAILABLE => anyhow!("{store}: {}", error.detail),
+                Some(_) | None => anyhow!("{}{command}", error.detail),
+            },
+        };
         match error.status.as_u16() {
             400 | 413 => CommandError::usage(told),
             404 | 409 => CommandError::failed(told),

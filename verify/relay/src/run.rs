@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -67,6 +67,8 @@ pub(crate) struct RelayWorld {
     pub(crate) relays: Relays,
     pub(crate) broker: TorturedBroker,
     pub(crate) database: PostgresServer,
+    /// The file with the events of republications.
+    audit: PathBuf,
 }
 
 /// Runs the options, with the log of the relays in a folder.
@@ -80,7 +82,8 @@ pub async fn run(options: &RelayTortureOptions, folder: &Path) -> Result<RelayTo
     let broker = TorturedBroker::start(options.broker).await?;
     let writers = SaleWriters::create(database.url(), options.keys).await?;
     let relays = Relays::start(&broker, database.address(), folder, options.mutant.clone()).await?;
-    let mut world = RelayWorld { relays, broker, database };
+    let audit = folder.join("audit.jsonl");
+    let mut world = RelayWorld { relays, broker, database, audit };
     let mut random = SplitMix::new(options.seed, FAULTS, 1);
     let plan = faults::plan(options);
     let mut faults = BTreeMap::new();
@@ -116,6 +119,7 @@ impl RelayWorld {
     pub(crate) async fn republish(&mut self) -> Result<()> {
         let mut republish = Command::new(built("hapax")?);
         republish.args(["outbox", "republish", "--since", "1d", "--database", &self.database.url()]);
+        republish.arg("--audit-file").arg(&self.audit);
         let output = republish.output().await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(())

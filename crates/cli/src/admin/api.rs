@@ -162,6 +162,7 @@ impl AdminApi {
 }
 
 fn no_audit_file() -> ApiError {
-    let detail = "this process has no audit file, so that it changes nothing; start it with --audit-file FILE";
+    let detail =
+        "there is no audit file, so nothing is changed; start the process, or the command, with --audit-file FILE";
     ApiError::new(StatusCode::FORBIDDEN, "no-audit-file", detail)
 }

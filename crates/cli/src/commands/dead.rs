@@ -12,10 +12,11 @@ use hapax::runtime::Tokio;
 use hapax_systems::{DeadLetterPlace, StoreUrl};
 
 use super::print::{line, object};
+use super::progress::CommandProgress;
 use crate::admin::api::AdminApi;
 use crate::admin::api::calls::{ApiCall, LARGEST_PAGE, members};
 use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
-use crate::place::{AdminArgs, CalledPlace};
+use crate::place::{AdminArgs, AuditArgs, CalledPlace};
 use crate::serve::exit::CommandError;
 use crate::store::opening::{open_dead_letters, read_url};
 
@@ -58,6 +59,9 @@ struct Place {
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
     #[arg(help = format!("The database that has the dead letters: {}", StoreUrl::database_forms()))]
     database: Option<String>,
+
+    #[command(flatten)]
+    audit: AuditArgs,
 
     /// Print one JSON object a line
     #[arg(long)]
@@ -129,6 +133,14 @@ struct Chosen {
     #[command(flatten)]
     filter: Filter,
 
+    /// Your word that all of these letters are meant: --all needs it where it drops letters or decides outcomes
+    #[arg(long, requires = "all")]
+    yes: bool,
+
+    /// Print which letters would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+
     #[command(flatten)]
     place: Place,
 }
@@ -192,7 +204,7 @@ impl Place {
         }
         let url = read_url(flag, url, StoreUrl::dead_letter_forms)?;
         let letters = open_dead_letters(&url, Arc::new(Tokio::current())).await?;
-        Ok(CalledPlace::unaudited(|api| AdminApi { dead: Some(letters), ..api }))
+        Ok(self.audit.place(&url, |api| AdminApi { dead: Some(letters), ..api }))
     }
 }
 
@@ -242,6 +254,9 @@ async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
+    if args.not_done || args.done {
+        args.chosen.refuse_unsure("gives your word about all of these outcomes")?;
+    }
     let (place, as_json) = (args.chosen.place.open().await?, args.chosen.place.json);
     let found = args.chosen.letters(&place).await?;
     let is_known = |letter: &FoundLetter| letter.reason.as_ref().is_none_or(|it| DeadReason::from_name(it).is_some());
@@ -256,6 +271,9 @@ async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
         done: args.done,
     };
     let marked = args.chosen.write(&place, &known, ("marked", call)).await;
+    if !args.not_done && !args.done {
+        warn_of_missing_word(&place, &known).await;
+    }
     if !unreadable.is_empty() {
         let (passed, of) = (unreadable.len(), unreadable.len() + known.len());
         let message = "this release cannot read them; use the one that wrote them, or drop them";
@@ -264,7 +282,27 @@ async fn redrive(args: &RedriveArgs) -> Result<ExitCode, CommandError> {
     marked
 }
 
+/// Tells at once which messages a worker with a target will not run without a word. It makes their letters again.
+async fn warn_of_missing_word(place: &CalledPlace, letters: &[FoundLetter]) {
+    let mut unknown = 0_usize;
+    for letter in letters {
+        let reason = match &letter.reason {
+            Some(reason) => Some(reason.clone()),
+            None => place.ask(&ShowLetter { id: letter.id, payload: false }).await.ok().map(|shown| shown.reason),
+        };
+        let reason = reason.as_deref().and_then(DeadReason::from_name);
+        unknown += usize::from(reason.is_some_and(DeadReason::is_unknown));
+    }
+    if unknown > 0 {
+        eprintln!(
+            "the outcome of {unknown} of these messages is unknown: `hapax worker` makes them dead letters again \
+             unless you say --not-done or --done; a ledger needs no word"
+        );
+    }
+}
+
 async fn drop_letters(args: &Chosen) -> Result<ExitCode, CommandError> {
+    args.refuse_unsure("removes all of these messages for good")?;
     let place = args.place.open().await?;
     let call = |letter: &FoundLetter| DropLetter { id: letter.id, seen: letter.seen.clone() };
     args.write(&place, &args.letters(&place).await?, ("dropped", call)).await
@@ -280,6 +318,14 @@ struct FoundLetter {
 }
 
 impl Chosen {
+    /// Refuses a write of many letters without a word of the operator.
+    fn refuse_unsure(&self, what: &str) -> Result<(), CommandError> {
+        if !self.all || self.yes || self.dry_run {
+            return Ok(());
+        }
+        Err(CommandError::usage(anyhow!("--all {what}: look first with --dry-run, then add --yes")))
+    }
+
     async fn letters(&self, place: &CalledPlace) -> Result<Vec<FoundLetter>, CommandError> {
         if let (Some(id), Some(seen)) = (self.id, &self.seen) {
             return Ok(vec![FoundLetter { id, seen: seen.clone(), reason: None }]);
@@ -287,8 +333,10 @@ impl Chosen {
         // They are collected first: a letter that a worker takes and writes again goes to the end of the list, so that
         // the list might never end.
         let (mut found, mut ask) = (Vec::new(), self.filter.ask(None));
+        let mut looked = CommandProgress::of("dead letters found");
         loop {
             let page = place.ask(&ask).await?;
+            looked.add(page.dead_letters.len());
             let letters = page.dead_letters.into_iter();
             found.extend(letters.map(|it| FoundLetter { id: it.id, seen: it.seen, reason: Some(it.reason) }));
             ask.cursor = page.next;
@@ -306,7 +354,12 @@ impl Chosen {
         (done, call): (&str, impl Fn(&FoundLetter) -> C),
     ) -> Result<ExitCode, CommandError> {
         let mut unchanged = 0_usize;
-        for letter in letters {
+        for letter in letters.iter().filter(|_| self.dry_run) {
+            line(&print::planned(letter, done, self.place.json))?;
+        }
+        let mut tried = CommandProgress::of("dead letters tried");
+        for letter in letters.iter().filter(|_| !self.dry_run) {
+            tried.add(1);
             let refusal = place.attempt(&call(letter)).await?.err();
             unchanged += usize::from(refusal.is_some());
             // The others are written also if nobody reads what is printed.

@@ -17,7 +17,7 @@ use crate::admin::api::AdminApi;
 use crate::admin::api::calls::{LARGEST_PAGE, members};
 use crate::admin::api::ordering_key::OrderingKey;
 use crate::admin::api::outbox::{DropEvent, ListParked, ParkedView, ResumeKey, ShowEvent};
-use crate::place::{AdminArgs, CalledPlace};
+use crate::place::{AdminArgs, AuditArgs, CalledPlace};
 use crate::serve::exit::CommandError;
 use crate::store::opening::{open_outbox, read_url};
 use republish::RepublishArgs;
@@ -69,6 +69,9 @@ struct OutboxPlace {
     #[arg(help = format!("The database of the outbox: {}", StoreUrl::database_forms()))]
     database: Option<String>,
 
+    #[command(flatten)]
+    audit: AuditArgs,
+
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -117,8 +120,12 @@ struct DropEventArgs {
     event: Option<EventId>,
 
     /// Your word that nobody needs the event any more
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "dry_run")]
     yes: bool,
+
+    /// Print which event would be dropped, and drop nothing
+    #[arg(long)]
+    dry_run: bool,
 
     #[command(flatten)]
     place: OutboxPlace,
@@ -142,7 +149,7 @@ impl OutboxPlace {
         let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --database URL"));
         let url = read_url("--database", self.database.as_ref().ok_or_else(missing)?, StoreUrl::database_forms)?;
         let opened = open_outbox(&url, Arc::new(Tokio::current())).await?;
-        Ok(CalledPlace::unaudited(|api| AdminApi { outbox: Some(opened.upkeep), ..api }))
+        Ok(self.audit.place(&url, |api| AdminApi { outbox: Some(opened.upkeep), ..api }))
     }
 }
 
@@ -223,7 +230,9 @@ async fn drop_refused(args: &DropEventArgs) -> Result<ExitCode, CommandError> {
             parked.ok_or_else(|| CommandError::failed(anyhow!("the key {key} is not parked")))?.event
         }
     };
-    place.ask(&DropEvent { key, event }).await?;
-    line(&print::dropped(&args.key, event, args.place.json))?;
+    if !args.dry_run {
+        place.ask(&DropEvent { key, event }).await?;
+    }
+    line(&print::dropped(&args.key, event, (args.dry_run, args.place.json)))?;
     Ok(ExitCode::SUCCESS)
 }

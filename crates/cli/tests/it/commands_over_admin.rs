@@ -27,7 +27,8 @@ async fn dead_letters_are_listed_shown_dropped_and_marked() {
     assert_eq!((stale.0, &stale.1[0]["error"]), (1, &json!("stale")), "{}", stale.2);
     let seen = listed[0]["seen"].as_str().unwrap();
     assert_eq!(run(&worker, &["dead", "drop", &id(1), "--seen", seen]).1[0]["dropped"], json!(true));
-    assert_eq!(run(&worker, &["dead", "redrive", "--all", "--not-done"]).1[0], json!({ "id": id(2), "marked": true }));
+    let word = ["dead", "redrive", "--all", "--not-done", "--yes"];
+    assert_eq!(run(&worker, &word).1[0], json!({ "id": id(2), "marked": true }));
     let audit = worker.audit("hapax.db.spill");
     assert_eq!(audit.lines().count(), 6, "{audit}");
     assert!(audit.lines().all(|line| line.contains("admin-listener")), "{audit}");

@@ -113,7 +113,7 @@ async fn a_letter_whose_message_cannot_be_read_takes_no_word_that_it_was_process
     let refused = write(&path, "redrive", &id(1), &["--done"]);
     let told = String::from_utf8(refused.stdout).unwrap();
     assert!(refused.status.code() == Some(1) && told.contains("drop the letter, or redrive it without"), "{told}");
-    let all = dead(&path, &["redrive", "--all", "--done", "--json"]);
+    let all = dead(&path, &["redrive", "--all", "--done", "--yes", "--json"]);
     assert_eq!(all.status.code(), Some(1), "{all:?}");
     let lines = objects(&String::from_utf8(all.stdout).unwrap());
     let unreadable = json!({ "id": id(1), "marked": false, "error": "unreadable" });
@@ -126,7 +126,7 @@ async fn a_redrive_with_the_word_of_an_operator_may_be_repeated() {
     use DeadReason::{OutcomeUnknown, Rejected};
     let (_directory, path) = file([OutcomeUnknown, Rejected]).await;
     let redrive = || {
-        let marked = printed(&dead(&path, &["redrive", "--not-done", "--all"]));
+        let marked = printed(&dead(&path, &["redrive", "--not-done", "--all", "--yes"]));
         assert_eq!(marked, format!("marked: {}\nmarked: {}\n", id(1), id(2)));
         objects(&printed(&dead(&path, &["list", "--json"])))
     };
@@ -168,10 +168,39 @@ async fn old_letters_are_dropped_and_young_ones_stay() {
     let young = hapax::broker::DeadLetter { at: Tokio::current().wall_now(), ..letter(3, DeadReason::Rejected) };
     letters.put(vec![young]).await.into_iter().for_each(|result| result.unwrap());
     let old = ["drop", "--all", "--older-than", "90days", "--reason", "rejected"];
+    let unsure = dead(&path, &old);
+    assert_eq!(unsure.status.code(), Some(2), "{unsure:?}");
+    assert!(String::from_utf8_lossy(&unsure.stderr).contains("--dry-run, then add --yes"), "{unsure:?}");
+    let planned = printed(&dead(&path, &[&old[..], &["--dry-run"]].concat()));
+    assert_eq!(planned, format!("would be dropped: {}  rejected\n", id(1)));
+    assert_eq!(printed(&dead(&path, &["list"])).lines().count(), 3, "nothing is dropped");
+    let old = [&old[..], &["--yes"]].concat();
     assert_eq!(printed(&dead(&path, &old)), format!("dropped: {}\n", id(1)));
     let left = objects(&printed(&dead(&path, &["list", "--json"])));
     assert_eq!(left.iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>(), [json!(id(2)), json!(id(3))]);
     assert_eq!(dead(&path, &["drop", "--all", "--older-than", "ninety"]).status.code(), Some(2));
+    // Beside the file, where a worker on it would write.
+    let noted = std::fs::read_to_string(path.with_file_name("dead.db.spill").join("audit.jsonl")).unwrap();
+    let events = objects(&noted);
+    assert_eq!(events.iter().map(|event| event["result"].clone()).collect::<Vec<_>>(), ["begun", "done"]);
+    assert_eq!((&events[1]["action"], &events[1]["dead_letter"]), (&json!("drop"), &json!(id(1))));
+}
+
+#[tokio::test]
+async fn a_redrive_of_an_unknown_outcome_says_at_once_that_it_needs_a_word() {
+    let (_directory, path) = file([DeadReason::OutcomeUnknown, DeadReason::Rejected]).await;
+    let needs = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("--not-done or --done");
+    let one = write(&path, "redrive", &id(1), &[]);
+    assert!(one.status.success() && needs(&one), "{one:?}");
+    assert!(!needs(&write(&path, "redrive", &id(2), &[])), "its outcome is known");
+    let all = dead(&path, &["redrive", "--all"]);
+    assert!(all.status.success() && needs(&all), "{all:?}");
+    assert!(!needs(&write(&path, "redrive", &id(1), &["--not-done"])), "the word is given");
+    for word in ["--not-done", "--done"] {
+        let unsure = dead(&path, &["redrive", "--all", word]);
+        assert_eq!(unsure.status.code(), Some(2), "{unsure:?}");
+        assert!(dead(&path, &["redrive", "--all", word, "--yes"]).status.success());
+    }
 }
 
 #[tokio::test]
@@ -209,7 +238,7 @@ async fn a_letter_in_processing_is_not_dropped_and_one_that_waits_is() {
     let line = &objects(&String::from_utf8(refused.stdout).unwrap())[0];
     assert_eq!((&line["dropped"], &line["error"]), (&json!(false), &json!("taken")));
     assert!(line["free_at"].as_str().unwrap() > &*begun, "{line}");
-    let all = dead(&path, &["drop", "--all"]);
+    let all = dead(&path, &["drop", "--all", "--yes"]);
     assert!(String::from_utf8(all.stdout).unwrap().starts_with("a worker processes the message"), "{line}");
     letters.postpone(&[taken[0].letter.id], hour).await.unwrap();
     assert_eq!(printed(&write(&path, "drop", &id(1), &[])), format!("dropped: {}\n", id(1)));
@@ -251,7 +280,7 @@ async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         (&["drop", &id(1), "--seen", "yesterday?", "--database", &url], 2, "`seen`"),
         (&["list", "--store", "sqlite:///tmp/hapax/there/is/no/such.db"], 3, "does not exist"),
         (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "hapax"),
-        (&["list", "--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"], 3, "cannot be reached"),
+        (&["list", "--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"], 3, "postgres://127.0.0.1:1/shop"),
     ] {
         let output = run(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

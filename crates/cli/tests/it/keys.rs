@@ -75,7 +75,7 @@ fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         (&["resolve", rk, "--token", "1", "--done", "--not-done", "--admin", nowhere], 2, "cannot be used with"),
         (&["list", "--admin", nowhere], 3, "cannot be asked"),
         (&["list", "--store", "sqlite:///tmp/hapax/there/is/no/such.db"], 3, "does not exist"),
-        (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "hapax"),
+        (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "redis://127.0.0.1:1"),
     ] {
         let (found, _, error) = keys(arguments);
         assert!(found == code && error.contains(message), "{arguments:?}: {found} {error}");
@@ -99,4 +99,53 @@ async fn the_command_that_a_refusal_names_works_as_it_is_printed() {
     assert!(output.status.success(), "{script}: {output:?}");
     assert_eq!(keys(&["show", &rk, "--store", &url]).0, 1, "the record is purged");
     assert!(std::fs::read_to_string(&audit).unwrap().contains("\"result\":\"done\""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_found_by_what_the_log_prints_of_its_key_and_by_its_operation() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, url) = (directory.path().join("hapax.db"), sqlite(directory.path()));
+    let store = Sqlite::open(&path).unwrap();
+    let rk = plant(&store, "order", Planted::Abandoned).await.to_string();
+    plant(&store, "other", Planted::Completed).await;
+    let show = |name: &str| keys(&["show", name, "--store", &url]);
+    let operation = show(&rk).1[0]["operation"].as_str().unwrap().to_owned();
+    for name in [&rk[..8], &rk[..20], &operation] {
+        let (code, shown, error) = show(name);
+        assert_eq!((code, shown.first().map(|record| record["rk"].clone())), (0, Some(rk.clone().into())), "{error}");
+    }
+    for (name, code, told) in [
+        (&rk[..7], 2, "8 or more"),
+        ("00000000", 1, "no record"),
+        ("00000000-0000-8000-8000-000000000000", 1, "no record"),
+    ] {
+        let (found, _, error) = show(name);
+        assert!(found == code && error.contains(told), "{name}: {found} {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_file_in_use_has_its_records_and_replaces_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, url) = (directory.path().join("hapax.db"), sqlite(directory.path()));
+    let store = Sqlite::open(&path).unwrap();
+    let rk = plant(&store, "order", Planted::Completed).await.to_string();
+    let copy = directory.path().join("copy.db");
+    let backup = |store: &str| hapax().args(["backup", "--store", store, "--to"]).arg(&copy).output().unwrap();
+    assert!(backup(&url).status.success());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let later = plant(&store, "later", Planted::Completed).await.to_string();
+    let of_copy = format!("sqlite://{}", copy.display());
+    assert_eq!(keys(&["show", &rk, "--store", &of_copy]).1[0]["state"], "completed");
+    assert_eq!(keys(&["show", &later, "--store", &of_copy]).0, 1);
+    for (store, code, told) in [
+        (&*url, 3, "copy.db"),
+        ("sqlite:///tmp/hapax/there/is/no/such.db", 3, "does not exist"),
+        ("redis://127.0.0.1:1", 2, "use the tools of its server"),
+    ] {
+        let refused = backup(store);
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(code) && error.contains(told), "{store}: {error}");
+    }
 }

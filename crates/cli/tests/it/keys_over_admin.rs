@@ -74,3 +74,17 @@ async fn a_write_may_name_an_ipv6_address_that_the_configuration_allows() {
         assert_eq!(answer.status != 421, is_allowed, "{host}: {}", answer.text());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_without_the_token_of_an_admin_address_names_the_flag() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let file = directory.path().join("token");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let file = file.display().to_string();
+    let gateway = Gateway::start(api.address, "memory:", &["--admin-token-file", &file]).await;
+    let admin = format!("http://{}", gateway.admin);
+    let (code, _, error) = keys(&["list", "--admin", &admin]);
+    assert!(code == 3 && error.contains("add --admin-token-file FILE"), "{code} {error}");
+    assert_eq!(keys(&["list", "--admin", &admin, "--admin-token-file", &file]).0, 0);
+}

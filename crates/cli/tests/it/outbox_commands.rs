@@ -26,13 +26,20 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
     park(outbox, &rows[0], "it has more than 1 MiB").await;
     park(outbox, &rows[2], "the topic does not exist").await;
     outbox.mark(&[rows[3].named()], 0).await.unwrap();
-    let run =
-        |arguments: &[&str]| hapax().arg("outbox").args(arguments).args(["--database", database]).output().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.jsonl");
+    let place = ["--database", database, "--audit-file", audit.to_str().unwrap()];
+    let run = |arguments: &[&str]| hapax().arg("outbox").args(arguments).args(place).output().unwrap();
     lists(&run, &rows);
     shows(&run, &rows[0]);
     resumes(&run, &rows);
     drops(&run, &rows[2]);
     republishes(&run, &rows[3]);
+    let noted = std::fs::read_to_string(&audit).unwrap();
+    for action in ["resume", "drop", "republish"] {
+        let is_it = |line: &&str| line.contains(&format!("\"action\":\"{action}\"")) && line.contains("\"done\"");
+        assert!(noted.lines().any(|line| is_it(&line)), "{action}: {noted}");
+    }
 }
 
 pub(crate) async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
@@ -98,6 +105,9 @@ fn drops(run: &impl Fn(&[&str]) -> Output, row: &OpenRow) {
     assert_eq!(unsure.status.code(), Some(2), "{unsure:?}");
     assert_eq!(state(run, row), "aside");
     let id = row.event.id.to_string();
+    let planned = printed(&run(&["drop", "hex:ff00", "--dry-run"]));
+    assert!(planned.starts_with("would be dropped") && planned.contains(&id), "{planned}");
+    assert_eq!(state(run, row), "aside");
     let other = run(&["drop", "hex:ff00", "--yes", "--event", "00000000-0000-8000-8000-000000000000"]);
     assert_eq!((other.status.code(), state(run, row)), (Some(1), json!("aside")), "{other:?}");
     let dropped = printed(&run(&["drop", "hex:ff00", "--yes", "--event", &id]));

@@ -425,14 +425,14 @@ async fn an_unknown_outcome_is_sent_again_only_with_the_word_of_the_operator() {
     until("it is dead again", async || shop.unmarked() == 1).await;
     assert_eq!((shop.reasons(), api.count()), (vec!["outcome-unknown".into()], 1));
     // The word is used up by the next attempt, whose outcome is unknown as well.
-    shop.run_dead(&["redrive", "--all", "--not-done"]);
+    shop.run_dead(&["redrive", "--all", "--not-done", "--yes"]);
     until("it was sent again, and is dead again", async || api.count() == 2 && shop.unmarked() == 1).await;
     assert_eq!(shop.reasons(), ["outcome-unknown"]);
     shop.run_dead(&["redrive", "--all"]);
     until("it is dead again", async || shop.unmarked() == 1).await;
     assert_eq!(api.count(), 2);
     drop(worker);
-    shop.run_dead(&["redrive", "--all", "--not-done"]);
+    shop.run_dead(&["redrive", "--all", "--not-done", "--yes"]);
     let worker = shop.worker(&target(&api, "/transfers"), &[]);
     until("the letter is gone", async || shop.dead().is_empty()).await;
     drop(worker);
@@ -506,7 +506,7 @@ async fn a_parked_key_waits_for_the_operator_and_others_go_on() {
     until("the worker holds the later message", async || shop.count("where attempts > 0") == 1).await;
     shop.enqueue(&[of("other", "order-3", "other")]);
     until("the other key goes on", async || api.count() == 2 && shop.count("") == 1).await;
-    let dropped = shop.run_dead(&["drop", "--all", "--reason", "rejected"]);
+    let dropped = shop.run_dead(&["drop", "--all", "--reason", "rejected", "--yes"]);
     assert_eq!(dropped[0]["dropped"], true);
     until("the key goes on", async || shop.is_empty()).await;
     drop(worker);

@@ -47,7 +47,11 @@ async fn list_show_and_mark(letters: &dyn DeadLetterStore, place: &[&str]) {
     let put = [DeadReason::Rejected, DeadReason::KeyReused].into_iter().zip(1..);
     let put: Vec<DeadLetter> = put.map(|(reason, n)| letter(n, reason)).collect();
     letters.put(put).await.into_iter().for_each(|result| result.unwrap());
-    let run = |arguments: &[&str]| hapax().arg("dead").args(arguments).args(place).output().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.jsonl");
+    let run = |arguments: &[&str]| {
+        hapax().arg("dead").args(arguments).args(place).arg("--audit-file").arg(&audit).output().unwrap()
+    };
     let printed = |output: Output| {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         objects(&String::from_utf8(output.stdout).unwrap())

@@ -182,8 +182,10 @@ async fn later_letter(schema: &PostgresSchema) {
     let [id, seen] = ["id", "seen"].map(|member| letter[member].as_str().unwrap());
     let again = format!("update {name}.hapax_dead set at = at + interval '1 second'");
     schema.admin().batch_execute(&again).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.jsonl").display().to_string();
     for verb in ["redrive", "drop"] {
-        let stale = run(&["dead", verb, id, "--seen", seen, "--database", &url]).await;
+        let stale = run(&["dead", verb, id, "--seen", seen, "--database", &url, "--audit-file", &audit]).await;
         let told = String::from_utf8_lossy(&stale.stdout);
         assert!(stale.status.code() == Some(1) && told.contains("has changed since"), "{verb}: {told}");
     }

@@ -32,13 +32,14 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A database with an outbox.
 pub(crate) struct Shop {
     schema: PostgresSchema,
+    audit: tempfile::NamedTempFile,
 }
 
 impl Shop {
     pub(crate) async fn create() -> Self {
         let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
         PostgresTables::connect(&schema.url().parse().unwrap()).unwrap().create().await.unwrap();
-        Self { schema }
+        Self { schema, audit: tempfile::NamedTempFile::new().unwrap() }
     }
 
     /// Emits an event for each of these numbers, under twenty keys.
@@ -145,7 +146,7 @@ async fn lost_by_a_broker_that_remembers() {
         let purged = shop.nats().request(&purge, "", "");
         assert!(purged.contains("\"purged\":40"), "{purged}");
         let republish = ["outbox", "republish", "--since", "1h", "--database", &shop.schema.url()];
-        let output = hapax().args(republish).output().unwrap();
+        let output = hapax().args(republish).arg("--audit-file").arg(shop.audit.path()).output().unwrap();
         assert_eq!(output.stdout, b"40 rows to be published again\n", "{output:?}");
         until("all rows are published again", async || shop.published().await == 40).await;
         let mut arrived = shop.arrived();
@@ -167,7 +168,7 @@ async fn lost_by_the_broker() {
     let stream = format!(r#"{{"name":"{name}","subjects":["{name}.>"],"allow_direct":true}}"#);
     nats.request(&format!("$JS.API.STREAM.CREATE.{name}"), "", &stream);
     let republish = ["outbox", "republish", "--since", "1h", "--database", &shop.schema.url()];
-    let output = hapax().args(republish).output().unwrap();
+    let output = hapax().args(republish).arg("--audit-file").arg(shop.audit.path()).output().unwrap();
     assert_eq!(output.stdout, b"40 rows to be published again\n", "{output:?}");
     until("all rows are published again", async || shop.published().await == 40).await;
     let (code, log) = relay.terminate();

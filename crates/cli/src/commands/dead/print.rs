@@ -33,6 +33,16 @@ pub(super) fn changed(id: DeadLetterId, (done, refusal): (&str, Option<ApiError>
     }
 }
 
+/// A letter that `--dry-run` leaves as it is. `done` is `marked` or `dropped`.
+pub(super) fn planned(letter: &FoundLetter, done: &str, as_json: bool) -> String {
+    let (id, reason) = (letter.id, letter.reason.as_deref());
+    if as_json {
+        return json!({ "id": id.to_string(), done: false, "reason": reason, "dry_run": true }).to_string();
+    }
+    let reason = reason.map_or(String::new(), |reason| format!("  {}", escape_controls(reason)));
+    format!("would be {done}: {id}{reason}")
+}
+
 /// A letter that a redrive of all letters leaves alone.
 pub(super) fn passed_over(letter: &FoundLetter, as_json: bool) -> String {
     let (id, reason) = (letter.id, letter.reason.as_deref().unwrap_or_default());

@@ -41,9 +41,12 @@ pub(super) fn resumed(key: &OrderingKey, opened: Option<usize>, as_json: bool) -
     }
 }
 
-pub(super) fn dropped(key: &OrderingKey, event: EventId, as_json: bool) -> String {
+pub(super) fn dropped(key: &OrderingKey, event: EventId, (is_dry_run, as_json): (bool, bool)) -> String {
     if as_json {
-        return json!({ "key": key.to_string(), "event": event.to_string(), "dropped": true }).to_string();
+        return json!({ "key": key.to_string(), "event": event.to_string(), "dropped": !is_dry_run }).to_string();
+    }
+    if is_dry_run {
+        return format!("would be dropped: the event {event} of {key}");
     }
     format!("dropped: the event {event} of {key}; the key stays parked until `hapax outbox resume`")
 }
