@@ -10,3 +10,4 @@ pub(crate) mod health;
 pub(crate) mod opening;
 pub(crate) mod sweep;
 pub(crate) mod unverified;
+pub(crate) mod waiting;

@@ -126,7 +126,8 @@ impl Relay {
     /// its buckets back and closes the sink.
     ///
     /// # Errors
-    /// - `Unusable` if the tables of the outbox are missing, or may not be used.
+    /// - `Unusable` if the tables of the outbox are missing, or may not be used. A relay that has read them before goes
+    ///   on: a restore may remove them for a moment.
     /// - `Unusable` if the system has no thread left for the heartbeat.
     ///
     /// # Cancel safety

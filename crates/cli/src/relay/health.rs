@@ -10,9 +10,9 @@ use hapax::store::{Finding, Severity};
 use tokio::time::sleep;
 
 use crate::admin::listener::ReportReadiness;
-use crate::relay::opening::SinkSlot;
 use crate::store::checks::{CheckFailure, StoreChecks, usable, within_limit};
 use crate::store::findings::FindingLog;
+use crate::store::waiting::SinkSlot;
 
 /// How often the checks are repeated.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_repeated_check_finds_is_logged_once_and_counted() {
-        let health = health(SinkSlot::default());
+        let health = health(SinkSlot::of("sink"));
         let (log, recorder) = (Log::default(), PrometheusBuilder::new().build_recorder());
         let _logged = tracing::dispatcher::set_default(&log.dispatch());
         let _counted = metrics::set_default_local_recorder(&recorder);
@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn a_check_that_fails_resolves_nothing() {
         let sink = TestSink { name: "test".into(), checks: AtomicU8::new(0) };
-        let health = health(SinkSlot::of(Arc::new(sink)));
+        let health = health(SinkSlot::with(Arc::new(sink)));
         let (log, recorder) = (Log::default(), PrometheusBuilder::new().build_recorder());
         let _logged = tracing::dispatcher::set_default(&log.dispatch());
         let _counted = metrics::set_default_local_recorder(&recorder);

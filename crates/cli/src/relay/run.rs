@@ -17,7 +17,6 @@ use tokio::signal::unix::Signal;
 use crate::admin::api::{AdminApi, PolicyDescription};
 use crate::config::{RELAY_NAMESPACE, RelayConfig};
 use crate::relay::health::RelayHealth;
-use crate::relay::opening::{self, SinkSlot};
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame, print_checked};
 use crate::serve::metrics::{describe_relay, register_relay};
@@ -27,6 +26,7 @@ use crate::store::checks::{CheckFailure, StoreChecks, usable};
 use crate::store::findings::FindingLog;
 use crate::store::opening::{open, open_existing, open_outbox};
 use crate::store::sweep::sweep;
+use crate::store::waiting::{SinkSlot, open_for_check};
 
 /// Runs the relay until a stop signal.
 pub(crate) async fn run(config: RelayConfig, hangups: Signal) -> Result<ExitCode, CommandError> {
@@ -116,7 +116,7 @@ async fn publish(config: &RelayConfig, frame: &ProcessFrame) -> Result<ExitCode,
     let private = frame.bind_admin().await?;
     let opened = OpenedRelay::create(config)?;
     register_relay(&config.sink.name(), config.sink.endpoints());
-    let slot = Arc::new(SinkSlot::default());
+    let slot = Arc::new(SinkSlot::of("sink"));
     let health = Arc::new(opened.health(&slot));
     // From here on /readyz tells what the relay waits for.
     frame.serve_admin(private, Arc::clone(&health) as _, admin_api(config, &opened));
@@ -172,7 +172,7 @@ pub(crate) async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
     let outbox = open_outbox(&config.database, Arc::clone(&runtime)).await?;
     let store = open_existing(&config.database, Arc::clone(&runtime)).await?;
-    let sink = opening::open_for_check(&config.sink, &runtime).await?;
+    let sink = open_for_check(&config.sink, &runtime).await?;
     refuse_short_retention(config, &*sink)?;
     let records = match &store {
         Some(store) => usable(store.inspect.check()).await,

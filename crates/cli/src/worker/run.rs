@@ -11,7 +11,6 @@ use hapax::runtime::{Runtime, Tokio};
 use hapax::worker::{RecordReopener, Worker, WorkerEnd};
 use hapax_systems::OpenedStore;
 use serde_json::json;
-use tokio::runtime::Handle;
 use tokio::signal::unix::Signal;
 
 use crate::admin::api::records::{AnswerForm, RecordDesk};
@@ -24,6 +23,7 @@ use crate::store::files::OpenFiles;
 use crate::store::gate::{GateStart, StartedGate, close_journal};
 use crate::store::health::CheckIntervals;
 use crate::store::opening;
+use crate::store::waiting::OpeningWait;
 use crate::tls;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::forward::CONNECT;
@@ -64,7 +64,7 @@ impl OpenedWorker {
     fn open(config: &WorkerConfig) -> Result<Self, CommandError> {
         let runtime = || Arc::new(Tokio::current()) as Arc<dyn Runtime>;
         let store = opening::open(&config.store, runtime())?;
-        let dead = Handle::current().block_on(WorkerDeadLetters::open(&config.dead_letter, runtime()))?;
+        let dead = WorkerDeadLetters::open(&config.dead_letter, runtime())?;
         Ok(Self { store, dead })
     }
 }
@@ -88,6 +88,7 @@ async fn start(
     let private = frame.bind_admin().await?;
     let files = Arc::new(OpenFiles::default());
     files.watch(config.dead_letter.watch().map_err(CommandError::cannot_start)?);
+    let wait = Arc::new(OpeningWait::of("source"));
     let start = GateStart {
         opened: store.clone(),
         place: config.store.place(),
@@ -95,16 +96,16 @@ async fn start(
         secret: config.secret.clone(),
         settings: &config.gate,
         data_dir: config.data_dir.as_deref(),
-        more: vec![Arc::clone(&files) as _, Arc::new(dead.clone()) as _],
+        more: vec![Arc::clone(&files) as _, Arc::new(dead.clone()) as _, Arc::clone(&wait) as _],
         runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };
     let StartedGate { gate, journal, health } = start.start().await?;
     let records = Arc::clone(&store.store);
     frame.serve_admin(private, health, admin_api(config, store, &dead));
-    dead.check_start().await?;
-    let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
-    let source = source.map_err(CommandError::cannot_start)?;
+    // From here on /readyz tells what the worker waits for.
+    dead.start(&config.dead_letter, runtime).await?;
+    let source = wait.open(async || config.source.open(Arc::clone(runtime), config.gate.policy.lease).await).await?;
     files.watch(config.source.watch().map_err(CommandError::cannot_start)?);
     let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy, PROCESSED);
     let source = dead.redriven(source, Arc::clone(runtime), reopen);
@@ -125,7 +126,7 @@ async fn work(config: &WorkerConfig, opened: OpenedWorker, frame: ProcessFrame) 
     let StartedWorker { gate, journal, dead, source } = started;
     let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
     log_start(config, source.name());
-    let mut worker = Worker::builder(source, Arc::new(target), dead.letters(Arc::clone(&runtime)))
+    let mut worker = Worker::builder(source, Arc::new(target), dead.letters(Arc::clone(&runtime))?)
         .identity(config.identity.clone())
         .settings(config.worker)
         .runtime(runtime);

@@ -490,5 +490,5 @@ async fn a_relay_whose_broker_is_away_says_so_and_stops_when_asked() {
     assert_eq!(shop.page("/readyz").await.0, 503);
     assert_eq!(shop.page("/healthz").await.0, 200);
     let log = relay.terminate();
-    assert!(log.contains("the sink cannot be opened; the relay tries again: no NATS server can be reached"), "{log}");
+    assert!(log.contains("the sink cannot be opened; it is tried again: no NATS server can be reached"), "{log}");
 }

@@ -197,7 +197,7 @@ async fn broker_away() {
     until("all rows are published", async || shop.published().await == 20).await;
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("the relay tries again") && log.contains("events are published"), "{log}");
+    assert!(log.contains("it is tried again") && log.contains("events are published"), "{log}");
 }
 
 /// One relay is killed, so that some events may arrive again: Kafka recognizes none, and their ids are the same.

@@ -8,10 +8,12 @@ use std::thread::JoinHandle;
 use hapax_testkit::servers::{self, NatsServer, Trial};
 
 use crate::harness::{Api, DEADLINE, free_address, hapax, until};
+use crate::raw_http::RawConnection;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("each_message_of_a_stream_reaches_the_service_once", "nats", stream),
+        servers::test("a_worker_whose_broker_is_away_at_its_start_waits_and_is_not_ready", "nats", broker_away),
         servers::test("dead_letters_are_published_to_a_subject", "nats", published_dead_letters),
         servers::test("a_message_that_cannot_be_read_is_a_dead_letter", "nats", unreadable_messages),
         servers::test("a_message_that_may_not_be_looked_at_is_named_in_the_log", "nats", unreadable_without_the_right),
@@ -40,6 +42,42 @@ async fn stream() {
     .await;
     drop(worker);
     assert_eq!(api.count(), 2);
+}
+
+/// Of the source and of the dead letters.
+async fn broker_away() {
+    let (server, api) = (NatsServer::start(&[]).await.unwrap(), Api::start().await);
+    let directory = tempfile::tempdir().unwrap();
+    let mut nats = NatsClient::connect(server.address());
+    for stream in ["away", "dead"] {
+        let config = format!(r#"{{"name":"{stream}","subjects":["{stream}.>"]}}"#);
+        nats.request(&format!("$JS.API.STREAM.CREATE.{stream}"), "", &config);
+    }
+    nats.request("away.new", "NATS/1.0\r\nIdempotency-Key: order-1\r\n\r\n", "five");
+    server.terminate().await.unwrap();
+    let (mut command, admin) = (hapax(), free_address());
+    let file = directory.path().join("records.db").display().to_string();
+    command.args(["worker", "--source", &format!("nats://{}/away?durable=billing", server.address())]);
+    command.args(["--target", &format!("http://{}/transfers", api.address), "--store", &format!("sqlite://{file}")]);
+    command.args(["--dead-letter", &format!("nats://{}", server.address()), "--dead-letter-topic", "dead.{topic}"]);
+    command.args(["--admin", &admin.to_string()]);
+    let worker = RunningWorker::start(command);
+    let ready = async || {
+        let mut page = RawConnection::to(admin).await;
+        page.send_bytes(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        page.read_response().await.map(|page| (page.status, page.text())).unwrap_or_default()
+    };
+    until("the worker listens", async || TcpStream::connect(admin).is_ok()).await;
+    until("it says what it waits for", async || {
+        let (status, reason) = ready().await;
+        status == 503 && reason.contains("the broker of the dead letters: ")
+    })
+    .await;
+    server.restart().await.unwrap();
+    api.wait_for_requests(1).await;
+    until("it is ready", async || ready().await.0 == 200).await;
+    let (code, log) = worker.terminate();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 async fn published_dead_letters() {

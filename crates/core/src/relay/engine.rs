@@ -40,6 +40,8 @@ pub(super) struct RelayEngine {
     publisher: Publisher,
     writes: Writes,
     upkeep: Upkeep,
+    /// Whether the outbox was read once.
+    has_read: bool,
     /// Set once the relay stops.
     stop: Option<StoppingRelay>,
 }
@@ -109,6 +111,7 @@ impl RelayEngine {
             publisher: Publisher::new(Arc::clone(&sink), settings),
             writes: Writes::new(Arc::clone(sink.name())),
             upkeep: Upkeep::new(upkeep, settings.retention),
+            has_read: false,
             stop: None,
             sink,
             settings,
@@ -165,7 +168,10 @@ impl RelayEngine {
     fn take(&mut self, report: RelayReport) {
         match report {
             RelayReport::Claims(seen) => lend!(self, |loan| self.claims.take(seen, loan)),
-            RelayReport::Read(report) => lend!(self, |loan| self.reader.take(report, loan)),
+            RelayReport::Read(report) => {
+                self.has_read |= report.is_ok();
+                lend!(self, |loan| self.reader.take(report, loan));
+            }
             RelayReport::Published(sent, end) => lend!(self, |loan| self.publisher.take(sent, end, loan)),
             RelayReport::Write(report) => lend!(self, |loan| self.writes.take(report, loan)),
             RelayReport::Upkeep(report) => lend!(self, |loan| self.upkeep.take(report, loan)),
@@ -231,11 +237,13 @@ impl RelayEngine {
         }
     }
 
-    /// Notes that the database refused a call. Stops if calling it again does not help.
+    /// Notes that the database refused a call. Stops if calling it again does not help. A database that was read before
+    /// may be in the middle of a restore, or an operator changes it: then the relay goes on asking.
     fn note_failure(&mut self, error: Error) {
         telemetry::outbox_failed(&error);
         self.reader.recheck(self.calls.now());
         match error.kind() {
+            ErrorKind::Unusable if self.has_read => {}
             ErrorKind::Invalid | ErrorKind::Unusable => self.stop(Some(error)),
             ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => {}
         }

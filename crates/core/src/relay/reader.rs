@@ -42,6 +42,15 @@ pub(super) enum ReadReport {
     Rows { asked: Vec<BucketRead>, began: ReadBegun, rows: Result<OpenRows> },
 }
 
+impl ReadReport {
+    pub(super) fn is_ok(&self) -> bool {
+        match self {
+            Self::Horizon(horizon) => horizon.is_ok(),
+            Self::Rows { rows, .. } => rows.is_ok(),
+        }
+    }
+}
+
 /// The part of a read that is for one bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketRead {

@@ -244,3 +244,16 @@ fn all_buckets_are_read_again_soon_after_a_call_failed() {
     let open = world.committed.lock().values().filter(|ids| world.state(ids[0]) == Some(RowState::Open)).count();
     assert_eq!(open, 0, "rows whose marks were lost are not published again");
 }
+
+#[test]
+fn a_relay_waits_for_a_database_that_a_restore_removes_for_a_moment() {
+    let world = RelayWorld::new(1);
+    world.start_relay();
+    world.emit(Some(1), Duration::ZERO, true);
+    world.time.run_for(5 * SECOND);
+    world.faults.lock().is_gone = true;
+    world.time.run_for(30 * SECOND);
+    world.faults.lock().is_gone = false;
+    world.emit(Some(1), Duration::ZERO, true);
+    world.finish();
+}

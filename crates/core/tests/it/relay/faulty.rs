@@ -22,6 +22,8 @@ pub(super) struct OutboxFaults {
     /// The next call of each of these kinds never ends.
     pub(super) hanging: BTreeSet<&'static str>,
     pub(super) read_takes: Duration,
+    /// The database does not exist for a moment, as in a restore.
+    pub(super) is_gone: bool,
     /// A read passes over each id behind its cursors, and this long for each, as behind an old transaction.
     pub(super) read_takes_an_id: Duration,
     pub(super) sweep_takes: Duration,
@@ -64,6 +66,9 @@ impl Outbox for FaultyOutbox {
     async fn read(&self, request: &ReadRequest) -> Result<OpenRows> {
         self.faults.lock().reads += 1;
         self.call("read").await;
+        if self.faults.lock().is_gone {
+            return Err(Error::new(ErrorKind::Unusable, "the server has no such database"));
+        }
         let rows = self.outbox.read(request).await?;
         let drawn = self.outbox.horizon().await?.drawn.0;
         let passed: u64 =
