@@ -70,7 +70,7 @@ fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         (&["release", rk, "--admin", nowhere], 2, "add --token N"),
         (&["release", "--admin", nowhere], 2, "required"),
         (&["release", rk, "--token", "1", "--state", "dead", "--admin", nowhere], 2, "RK is one"),
-        (&["resolve", rk, "--token", "1", "--admin", nowhere], 2, "--done"),
+        (&["resolve", rk, "--token", "1", "--admin", nowhere], 2, "<--done|--not-done>"),
         (&["resolve", rk, "--token", "1", "--done", "--admin", nowhere], 2, "--status"),
         (&["resolve", rk, "--token", "1", "--done", "--not-done", "--admin", nowhere], 2, "cannot be used with"),
         (&["list", "--admin", nowhere], 3, "cannot be asked"),

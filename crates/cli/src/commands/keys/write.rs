@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 
 use super::which::ListFilter;
 use super::{file, print};
@@ -12,6 +12,7 @@ use crate::admin::api::records::writes::{
     FoundOutcome, PurgeDecision, RecordBeforeAndAfter, RecordDecision, ResolveDecision, SeenToken, WriteRecord,
 };
 use crate::commands::print::line;
+use crate::commands::progress::CommandProgress;
 use crate::files;
 use crate::place::PlaceArgs;
 use crate::serve::exit::CommandError;
@@ -46,16 +47,11 @@ pub(super) struct WriteArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ResolveArgs {
-    /// It happened: every retry gets this answer
-    #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
-    done: bool,
-
-    /// It did not happen, and no attempt still runs: the next retry runs
-    #[arg(long)]
-    not_done: bool,
+    #[command(flatten)]
+    verdict: VerdictArgs,
 
     /// The status of the answer
-    #[arg(long, value_name = "N", requires = "done", required_unless_present_any = ["not_done", "message"])]
+    #[arg(long, value_name = "N", requires = "done")]
     status: Option<u16>,
 
     /// A header field of the answer, may be given several times: 'Content-Type: application/json'
@@ -72,6 +68,19 @@ pub(super) struct ResolveArgs {
 
     #[command(flatten)]
     write: WriteArgs,
+}
+
+/// The decision of the operator. A group, so that an error names both words.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct VerdictArgs {
+    /// It happened: every retry gets this answer
+    #[arg(long)]
+    done: bool,
+
+    /// It did not happen, and no attempt still runs: the next retry runs
+    #[arg(long)]
+    not_done: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -99,9 +108,10 @@ impl ResolveArgs {
     }
 
     fn decision(&self) -> Result<ResolveDecision, anyhow::Error> {
-        let outcome = match (self.not_done, self.status) {
+        let outcome = match (self.verdict.not_done, self.status) {
             (true, _) => FoundOutcome::NotDone,
-            (false, None) => FoundOutcome::Processed,
+            (false, None) if self.message => FoundOutcome::Processed,
+            (false, None) => bail!("--done needs --status N, the answer of every retry, or --message for a worker"),
             (false, Some(_)) => FoundOutcome::Done,
         };
         let body = self.body.as_deref().map(files::read).transpose().context("--body")?;
@@ -149,8 +159,10 @@ impl WriteArgs {
         let place = self.place.open().await?;
         let (mut ask, mut found) = (self.filter.ask(), Vec::new());
         ask.limit = Some(LARGEST_PAGE);
+        let mut looked = CommandProgress::of("records found");
         loop {
             let page = place.ask(&ask).await?;
+            looked.add(page.records.len());
             found.extend(page.records.into_iter().map(|record| (record.rk, record.token)));
             ask.cursor = page.next;
             if ask.cursor.is_none() {
@@ -160,8 +172,10 @@ impl WriteArgs {
         // A scan may return a record twice.
         found.sort_unstable();
         found.dedup_by(|left, right| left.0 == right.0);
-        let mut refused = 0_usize;
+        drop(looked);
+        let (mut refused, mut tried) = (0_usize, CommandProgress::of("records tried"));
         for record in &found {
+            tried.add(1);
             match place.attempt(&self.call(*record, decision)).await? {
                 Ok(done) => self.print(D::NAME, &done)?,
                 Err(error) => {
