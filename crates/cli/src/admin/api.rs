@@ -42,7 +42,7 @@ use record::RecordView;
 use records::RecordDesk;
 
 pub(crate) use guard::Requester;
-pub(crate) use policy::{PolicyDescription, policy_fields};
+pub(crate) use policy::{PolicyDescription, on_lapse, policy_fields};
 
 /// What one process lets operators see and do.
 #[derive(Debug)]

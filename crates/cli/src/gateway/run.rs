@@ -19,7 +19,7 @@ use tokio::signal::unix::Signal;
 
 use crate::admin::access::AdminAccess;
 use crate::admin::api::records::{AnswerForm, RecordDesk};
-use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::api::{AdminApi, PolicyDescription, on_lapse, policy_fields};
 use crate::config::{Config, ConfiguredRoute, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::cross_origin::CrossOrigin;
@@ -37,6 +37,7 @@ use crate::store::health::{CheckIntervals, StoreHealth};
 use crate::store::opening;
 use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
+use crate::version::VERSION;
 
 use stop::{GatewayStop, StopKind, log_end};
 
@@ -263,7 +264,11 @@ fn log_configuration(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     let (upstream, routes) = (&upstream.authority, config.routes.len());
-    tracing::info!(%listen, %admin, %upstream, key = %protect, routes, "POST and PATCH are protected");
+    let (store, on_lapse) = (config.store.place(), on_lapse(&config.settings.policy.on_lapse));
+    tracing::info!(
+        version = VERSION, %listen, %admin, %upstream, %store, on_lapse, key = %protect, routes,
+        "POST and PATCH are protected"
+    );
     if matches!(AdminAccess::new(&config.admin), AdminAccess::NoClient) {
         let paths = "/metrics and the admin API are";
         tracing::warn!("{paths} disabled, because other hosts can connect to {admin}; set --admin-token-file");

@@ -27,6 +27,7 @@ use crate::store::findings::FindingLog;
 use crate::store::opening::{open, open_existing, open_outbox};
 use crate::store::sweep::sweep;
 use crate::store::waiting::{SinkSlot, open_for_check};
+use crate::version::VERSION;
 
 /// Runs the relay until a stop signal.
 pub(crate) async fn run(config: RelayConfig, hangups: Signal) -> Result<ExitCode, CommandError> {
@@ -218,7 +219,9 @@ fn in_words(duration: Duration) -> humantime::FormattedDuration {
 fn log_start(config: &RelayConfig, sink: &dyn Sink) {
     let (name, lease) = (&**sink.name(), in_words(config.relay.lease.into()));
     let admin = config.admin.listen;
-    tracing::info!(sink = name, %lease, %admin, "events are published; the sink {}", promise(sink));
+    let (version, database) = (VERSION, config.database.place());
+    let promise = promise(sink);
+    tracing::info!(version, %database, sink = name, %lease, %admin, "events are published; the sink {promise}");
     if sink.max_len() < Event::MAX_LEN {
         let (takes, most) = (sink.max_len(), Event::MAX_LEN);
         tracing::warn!(takes, most, "the sink takes smaller events than the outbox: a larger one parks its key");

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::signal::unix::Signal;
 
 use crate::admin::api::records::{AnswerForm, RecordDesk};
-use crate::admin::api::{AdminApi, PolicyDescription, policy_fields};
+use crate::admin::api::{AdminApi, PolicyDescription, on_lapse, policy_fields};
 use crate::config::WorkerConfig;
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame};
@@ -27,6 +27,7 @@ use crate::store::waiting::OpeningWait;
 use crate::tls;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::forward::CONNECT;
+use crate::version::VERSION;
 use crate::worker::dead::WorkerDeadLetters;
 use crate::worker::target::{HttpTarget, PROCESSED, Service, ServiceHealth};
 
@@ -190,7 +191,9 @@ fn service(config: &WorkerConfig, gate: Gate) -> Result<Service, anyhow::Error> 
 fn log_start(config: &WorkerConfig, source: &str) {
     let (service, namespace) = (&config.target.upstream.authority, &config.namespace);
     let window = humantime::format_duration(config.gate.policy.retention);
-    tracing::info!(source, %service, namespace, admin = %config.admin.listen, "messages are processed");
+    let (store, on_lapse) = (config.store.place(), on_lapse(&config.gate.policy.on_lapse));
+    let admin = config.admin.listen;
+    tracing::info!(version = VERSION, source, %service, namespace, %store, on_lapse, %admin, "messages are processed");
     tracing::info!(%window, "a copy of a message is recognized within this time");
     tracing::info!(
         "the target has no ledger: a record in --store keeps copies apart, and does not commit with the effect. \

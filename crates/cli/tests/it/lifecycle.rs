@@ -276,7 +276,10 @@ async fn no_key_no_body_and_no_credential_is_ever_logged() {
     }
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
-    assert!(logs.contains("POST and PATCH are protected"), "the start-up log line is missing: {logs}");
+    let started = logs.lines().find(|line| line.contains("POST and PATCH are protected")).expect(&logs);
+    for part in [env!("CARGO_PKG_VERSION"), "memory:", "hold"] {
+        assert!(started.contains(part), "{part}: {started}");
+    }
     assert!(logs.contains("does not ask the API whether the credential still holds"), "{logs}");
     for secret in ["very-private-key", "4242", "tenant-secret"] {
         assert!(!logs.contains(secret), "{secret} is in {logs}");

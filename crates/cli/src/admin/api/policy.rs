@@ -51,7 +51,8 @@ pub(crate) fn policy_fields(policy: &Policy) -> Value {
     })
 }
 
-fn on_lapse(policy: &OnLapse) -> &'static str {
+/// The name of a lapse policy, as `--on-lapse` takes it.
+pub(crate) fn on_lapse(policy: &OnLapse) -> &'static str {
     match policy {
         OnLapse::Hold => "hold",
         OnLapse::Retry(_) => "retry",
