@@ -13,8 +13,9 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderValue, StatusCode, Uri};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tower_service::Service;
@@ -73,13 +74,26 @@ pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
         let router = router.clone();
         connections.serve(stream, client.ip(), move |mut request| {
             request.extensions_mut().insert(Requester::client(client.ip()));
+            take_authority(request.uri().authority().cloned(), request.headers_mut());
             router.clone().call(request)
         });
     }
 }
 
+/// The authority of a target in absolute form names the host, whatever the Host field says (RFC 9112, section 3.2.2).
+/// Two Host fields stay two, and are refused.
+fn take_authority(authority: Option<Authority>, headers: &mut HeaderMap) {
+    let Some(authority) = authority.filter(|_| headers.get_all(HOST).iter().count() < 2) else { return };
+    let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+    headers.insert(HOST, HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("")));
+}
+
+/// The fields of the page of metrics. They show what the process does, so nothing in between keeps them.
+const METRICS_FIELDS: [(HeaderName, &str); 3] =
+    [(CONTENT_TYPE, METRICS_TYPE), (CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+
 fn router(admin: AdminState) -> Router {
-    let metrics = async |State(admin): State<AdminState>| ([(CONTENT_TYPE, METRICS_TYPE)], admin.metrics.render());
+    let metrics = async |State(admin): State<AdminState>| (METRICS_FIELDS, admin.metrics.render());
     api::router()
         .route("/metrics", any(metrics))
         .fallback(unknown_page)

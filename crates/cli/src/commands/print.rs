@@ -7,9 +7,11 @@ use serde_json::{Map, Value};
 use crate::serve::exit::CommandError;
 use crate::serve::logs::escape_controls;
 
-/// Prints a line. Returns false if nobody reads the output any more.
+/// Prints a text of one line or several. What would control the terminal is escaped, also in JSON. Returns false if
+/// nobody reads the output any more.
 pub(crate) fn line(text: &str) -> Result<bool, CommandError> {
-    match writeln!(io::stdout(), "{text}") {
+    let lines: Vec<_> = text.split('\n').map(escape_controls).collect();
+    match writeln!(io::stdout(), "{}", lines.join("\n")) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(CommandError::failed(anyhow::Error::new(error).context("the output cannot be written"))),

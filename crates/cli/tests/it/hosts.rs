@@ -69,3 +69,26 @@ async fn a_route_may_leave_the_host_out_of_the_comparison_h8() {
         assert_eq!(post_to(&gateway, "/charges", host).await, (201, number > 0), "{host}");
     }
 }
+
+/// A page of a browser could reach the listener under a name of its own, with a Host field that a proxy has replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_authority_of_a_target_counts_on_the_admin_listener() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    for (target, status) in [
+        ("/metrics", 200),
+        ("http://localhost/metrics", 200),
+        ("http://evil.example/metrics", 421),
+        ("http://localhost@evil.example/metrics", 421),
+        ("http://evil.example/api/v1/policy", 421),
+    ] {
+        let mut wire = RawConnection::to(gateway.admin).await;
+        wire.send_bytes(format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await;
+        let answer = wire.read_response().await.unwrap();
+        assert_eq!(answer.status, status, "{target}");
+        if status == 200 {
+            assert_eq!(answer.field("cache-control"), Some("no-store"), "{target}");
+            assert_eq!(answer.field("x-content-type-options"), Some("nosniff"), "{target}");
+        }
+    }
+}

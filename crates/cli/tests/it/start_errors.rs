@@ -100,6 +100,26 @@ fn a_file_that_cannot_be_read_has_its_true_cause() {
 }
 
 #[test]
+fn one_token_in_both_files_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, token: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, token).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    };
+    let [reads, same, other] =
+        [("reads", "0123456789abcdef"), ("same", "0123456789abcdef\n"), ("other", "fedcba9876543210")]
+            .map(|(name, token)| file(name, token));
+    for (writes, expected) in [(same, 2), (other, 0)] {
+        let flags = ["--admin-token-file", &reads, "--admin-write-token-file", &writes];
+        let (code, _, error) = check(Path::new("."), &[], &flags);
+        assert_eq!(code, expected, "{error}");
+        assert_eq!(error.contains("hold one token"), expected == 2, "{error}");
+    }
+}
+
+#[test]
 fn a_check_notes_an_absent_key_or_certificate_and_the_start_names_its_setting() {
     let directory = tempfile::tempdir().unwrap();
     let there = directory.path().join("there.pem");

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use hapax_systems::StoreUrl;
 
 use crate::admin::api::audit::FILE_NAME;
@@ -52,10 +53,14 @@ impl AdminConfig {
     pub(crate) fn read(values: &Values, data_dir: Option<PathBuf>) -> Result<Self, anyhow::Error> {
         let token = |flag| values.maybe(flag, |path| AdminToken::read(path.as_ref()));
         let chosen = values.maybe("audit-file", parse::path)?;
+        let (reads, writes) = (token("admin-token-file")?, token("admin-write-token-file")?);
+        if reads.as_ref().zip(writes.as_ref()).is_some_and(|(reads, writes)| reads.is_same(writes)) {
+            bail!("admin-token-file and admin-write-token-file hold one token, so that every reader could write");
+        }
         Ok(Self {
             listen: values.one("admin", parse::address)?,
-            token: token("admin-token-file")?,
-            write_token: token("admin-write-token-file")?,
+            token: reads,
+            write_token: writes,
             hosts: values.list("admin-host", parse::host_name)?,
             audit_file: chosen.or_else(|| audit_file(data_dir)),
         })

@@ -69,6 +69,11 @@ impl AdminToken {
         value
     }
 
+    /// Whether both are one token.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.is(&other.0)
+    }
+
     /// Compares in constant time, so that the duration of an answer does not reveal a part of the token.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         self.0.ct_eq(shown).into()

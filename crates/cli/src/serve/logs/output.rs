@@ -129,17 +129,25 @@ impl Write for LineWriter {
     }
 }
 
-/// Escapes control characters, also those above U+007F. They could forge lines and control the terminal. The escapes
-/// are those of JSON, so that a line in JSON keeps its meaning.
+/// Whether a terminal shows something else than the character: a control character, also above U+007F, or one that
+/// changes the direction of the text.
+fn is_hidden(character: char) -> bool {
+    let turns = matches!(character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || turns
+}
+
+/// Escapes control characters, also those above U+007F, and those that change the direction of the text. They could
+/// forge lines and control the terminal. The escapes are those of JSON, so that a line in JSON keeps its meaning.
 pub(crate) fn escape_controls(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(is_hidden) {
         return text.into();
     }
     let mut escaped = String::with_capacity(text.len() + 8);
     for character in text.chars() {
         match character {
             '\n' => escaped.push_str("\\n"),
-            control if control.is_control() => {
+            control if is_hidden(control) => {
                 // Writing to a string cannot fail.
                 let _ = write!(escaped, "\\u{:04x}", u32::from(control));
             }
@@ -160,6 +168,7 @@ mod tests {
             ("a\u{1b}[31mb", "a\\u001b[31mb"),
             ("a\nb\tc\u{7f}", "a\\nb\\u0009c\\u007f"),
             ("\u{9b}31m", "\\u009b31m"),
+            ("paid\u{202e}exe.", "paid\\u202eexe."),
         ] {
             assert_eq!(escape_controls(text), escaped);
         }
