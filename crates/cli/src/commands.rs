@@ -1,5 +1,6 @@
 //! The commands, each in its own file. No other module depends on them.
 
+pub(crate) mod backup;
 pub(crate) mod dead;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;

@@ -57,6 +57,8 @@ enum Command {
     Keys(Box<commands::keys::KeysArgs>),
     /// Record the answers in a journal whose store was replaced by another one.
     Journal(commands::journal::JournalArgs),
+    /// Copy a file of Hapax while processes use it.
+    Backup(commands::backup::BackupArgs),
     /// Compare records, ledger and outbox while the system runs, and repair what is certain.
     Reconcile(commands::reconcile::ReconcileArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
@@ -72,7 +74,7 @@ enum Command {
 /// The commands in the order of the help, by what a user wants to do.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["gateway", "worker", "relay"]),
-    ("Operate", &["keys", "dead", "outbox", "reconcile", "journal"]),
+    ("Operate", &["keys", "dead", "outbox", "reconcile", "journal", "backup"]),
     ("Set up", &["migrate", "plan", "completions", "man"]),
     ("Try", &["demo"]),
 ];
@@ -126,6 +128,7 @@ fn main() -> ExitCode {
             Command::Keys(args) => commands::keys::run(*args).await,
             Command::Journal(args) => commands::journal::run(args).await,
             Command::Reconcile(args) => commands::reconcile::run(args).await,
+            Command::Backup(args) => commands::backup::run(args).await,
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
             Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),

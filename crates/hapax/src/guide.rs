@@ -23,6 +23,7 @@
 //! | `answers_in_a_bucket` | operators of `hapax gateway`: large answers in S3, permissions, lifecycle, encryption | `s3`, `tokio` |
 //! | `records_in_dynamodb` | operators of AWS DynamoDB: table, permissions, clock, costs, possible loss | `dynamodb`, `tokio` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
+//! | `upgrade_and_backup` | operators who move to another release, go back, back up or restore | – |
 //! | `when_an_outcome_is_unknown` | operators: find out what happened, and decide about the records | – |
 //! | `security` | operators: what is stored, who may read it, what each port allows | – |
 //! | `sizing` | operators: memory and disk for the records | – |
@@ -148,6 +149,10 @@ pub mod records_in_redis {
 
 pub mod operating_a_gateway {
     #![doc = include_str!("guide/operating_a_gateway.md")]
+}
+
+pub mod upgrade_and_backup {
+    #![doc = include_str!("guide/upgrade_and_backup.md")]
 }
 
 pub mod when_an_outcome_is_unknown {

@@ -75,6 +75,10 @@ impl NamedStore for DatabaseFile {
         Some(&self.0)
     }
 
+    fn copy_to(&self, copy: &Path) -> Option<hapax::Result<()>> {
+        Some(SqliteTables::new(&self.0).copy_to(copy))
+    }
+
     fn tables(&self) -> Option<hapax::Result<Box<dyn Tables>>> {
         Some(Ok(Box::new(SqliteTables::new(&self.0))))
     }

@@ -34,6 +34,11 @@ pub(crate) trait NamedStore: fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`StoreUrl::copy_to`].
+    fn copy_to(&self, _copy: &Path) -> Option<hapax::Result<()>> {
+        None
+    }
+
     /// As [`StoreUrl::ends_with_process`].
     fn ends_with_process(&self) -> bool {
         false
@@ -146,6 +151,15 @@ impl StoreUrl {
     /// As the store says.
     pub fn open(&self, runtime: Arc<dyn Runtime>) -> hapax::Result<OpenedStore> {
         self.0.open(runtime)
+    }
+
+    /// Copies the file of the store to a new one, also while other processes write. May block for long.
+    ///
+    /// # Errors
+    /// If the store is no file, or as it says.
+    pub fn copy_to(&self, copy: &Path) -> Result<(), OpenError> {
+        let lacking = || format!("{} is no file: use the tools of its server to back it up", self.place());
+        self.0.copy_to(copy).ok_or_else(|| OpenError::Lacking(lacking()))?.map_err(OpenError::Failed)
     }
 
     /// The tables of Hapax in the database. Opens nothing.

@@ -1,8 +1,10 @@
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use hapax_core::ledger::{CommittedRow, LedgerRows, LedgerVerdict};
-use hapax_core::{Fingerprint, OperationId, Result, Rule};
+use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue, connection};
@@ -85,6 +87,36 @@ impl SqliteTables {
     pub fn script(&self) -> Result<String> {
         let versions: String = self.find_missing()?.iter().map(|migration| format!("\n{}", migration.sql)).collect();
         Ok(format!("begin immediate;\n{versions}\ncommit;\n"))
+    }
+
+    /// Copies the file to a new one that only its owner can read, also while other processes write: the copy has the
+    /// state of one instant, and no write-ahead log beside it. Blocks as long as the whole file takes to be read and
+    /// written. After a crash an incomplete copy may be left.
+    ///
+    /// # Errors
+    /// - `Invalid` if there is a file at `copy`, or it cannot be created.
+    /// - `Unusable` if the file cannot be read or is no SQLite database, or the copy cannot be written. No copy is
+    ///   left.
+    pub fn copy_to(&self, copy: &Path) -> Result<()> {
+        let open = || Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let connection = open().map_err(|error| connection::unusable(&self.path, error))?;
+        let create = || File::options().write(true).create_new(true).mode(0o600).open(copy);
+        let refused = |error| Error::new(ErrorKind::Invalid, format!("{}", copy.display())).caused_by(error);
+        let created = create().map_err(refused)?;
+        let written = || -> rusqlite::Result<()> {
+            connection.busy_timeout(connection::BUSY_TIMEOUT)?;
+            connection.execute("vacuum into ?1", [copy.to_string_lossy()]).map(drop)
+        };
+        let synced = written().map_err(|error| connection::unusable(&self.path, error)).and_then(|()| {
+            created
+                .sync_all()
+                .map_err(|error| Error::new(ErrorKind::Unusable, "the copy is not on disk").caused_by(error))
+        });
+        if synced.is_err() {
+            // The error of the copy is the one that counts.
+            let _ = std::fs::remove_file(copy);
+        }
+        synced
     }
 
     fn find_missing(&self) -> Result<Vec<&'static TablesVersion>> {
