@@ -26,7 +26,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use rustls::ClientConfig;
 
-use self::resolve::HostResolver;
+pub(crate) use self::resolve::HostResolver;
 pub use self::resolve::{ResolveHost, SystemResolver};
 use crate::tls;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `aws` | [`aws`]: signed calls of AWS services, with credentials from the usual places |
 //! | `files` | [`files`]: reads the files that a user names, and refuses a secret to which other users have a right |
+//! | `google` | [`google`]: calls of Google Cloud services over gRPC, with Application Default Credentials |
 //! | `http` | [`http`]: a client of HTTP/1.1 that says whether a byte of a request may have left |
 //! | `tls` | [`tls`]: TLS for clients, and certificates in PEM |
 //! | `url` | [`url`]: URLs with several hosts, credentials and parameters |
@@ -12,8 +13,12 @@
 pub mod aws;
 #[cfg(feature = "files")]
 pub mod files;
+#[cfg(feature = "google")]
+pub mod google;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(feature = "aws", feature = "google"))]
+mod renewed;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(feature = "url")]

@@ -248,6 +248,15 @@ impl ServerUrl {
     }
 }
 
+/// Whether the text is the address of a service, as the parameter `endpoint` has it: `http://` or `https://`, a host,
+/// and perhaps a port.
+pub fn is_endpoint(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let host = rest.trim_end_matches('/');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    ["http", "https"].contains(&scheme) && !host.is_empty() && host.bytes().all(is_plain)
+}
+
 /// Reads a file that the URL names.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use aws_config::Region;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
@@ -8,22 +8,12 @@ use aws_config::provider_config::ProviderConfig;
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
-use hapax_core::runtime::{Runtime, timeout};
+use hapax_core::runtime::{BoxFuture, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use super::lent::{LentHttp, LentRuntime};
 use crate::http::HttpClient;
-
-/// How long before their end credentials are renewed.
-const EARLY: Duration = Duration::from_secs(300);
-
-/// The pause between two searches for credentials while the present ones may hold.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// How long the search for credentials may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::renewed::{FindCredentials, RenewedCredentials};
 
 /// The credentials of a process for AWS. Clones share them.
 ///
@@ -35,36 +25,33 @@ pub struct AwsCredentials(CredentialSource);
 #[derive(Clone)]
 enum CredentialSource {
     Fixed(Credentials),
-    Chain(Arc<Chain>),
+    Chain(Arc<RenewedCredentials<ChainPlaces>>),
 }
 
-struct Chain {
-    provider: SharedCredentialsProvider,
-    state: Mutex<ChainState>,
-    /// Told at the end of each search.
-    has_ended: Notify,
-    runtime: Arc<dyn Runtime>,
-}
+/// The provider of a chain.
+struct ChainPlaces(SharedCredentialsProvider);
 
-#[derive(Default)]
-struct ChainState {
-    kept: Option<KeptCredentials>,
-    /// Why the last search has found none. None if it has found some.
-    failure: Option<Arc<CredentialsError>>,
-    is_searching: bool,
-    /// When the last search ended, on the boot-time clock.
-    ended: Duration,
-    /// When the service last refused credentials and others were searched for because of that.
-    refused: Option<Duration>,
-}
+impl FindCredentials for ChainPlaces {
+    type Found = Credentials;
+    type Failure = CredentialsError;
 
-/// What a search has found.
-struct KeptCredentials {
-    credentials: Credentials,
-    /// When, on the boot-time clock.
-    found: Duration,
-    /// Whether the service does not take them any more.
-    is_refused: bool,
+    fn find(&self) -> BoxFuture<'_, Result<Credentials, CredentialsError>> {
+        Box::pin(self.0.provide_credentials())
+    }
+
+    fn late(limit: Duration) -> CredentialsError {
+        CredentialsError::provider_timed_out(limit)
+    }
+
+    fn end(found: &Credentials) -> Option<SystemTime> {
+        found.expiry()
+    }
+
+    fn is_same(one: &Credentials, other: &Credentials) -> bool {
+        one.access_key_id() == other.access_key_id()
+            && one.secret_access_key() == other.secret_access_key()
+            && one.session_token() == other.session_token()
+    }
 }
 
 impl AwsCredentials {
@@ -89,8 +76,8 @@ impl AwsCredentials {
     }
 
     pub(super) fn provided_by(provider: impl ProvideCredentials + 'static, runtime: Arc<dyn Runtime>) -> Self {
-        let (provider, state) = (SharedCredentialsProvider::new(provider), Mutex::default());
-        Self(CredentialSource::Chain(Arc::new(Chain { provider, state, has_ended: Notify::new(), runtime })))
+        let places = ChainPlaces(SharedCredentialsProvider::new(provider));
+        Self(CredentialSource::Chain(Arc::new(RenewedCredentials::new(places, runtime))))
     }
 
     /// The credentials for a request of now. It waits only if there are none that may hold.
@@ -101,105 +88,19 @@ impl AwsCredentials {
     /// # Cancel safety
     /// Safe to drop. The search goes on.
     pub(super) async fn current(&self) -> Result<Credentials> {
-        let chain = match &self.0 {
-            CredentialSource::Fixed(credentials) => return Ok(credentials.clone()),
-            CredentialSource::Chain(chain) => chain,
-        };
-        let mut has_waited = false;
-        loop {
-            // Before the look: an end in between is noticed.
-            let ended = chain.has_ended.notified();
-            if let Some(found) = chain.look(has_waited) {
-                return found;
-            }
-            has_waited = true;
-            ended.await;
+        match &self.0 {
+            CredentialSource::Fixed(credentials) => Ok(credentials.clone()),
+            CredentialSource::Chain(chain) => chain.current().await.map_err(missing),
         }
     }
 
     /// Notes that the service does not take these credentials. Returns whether others are searched for, which is done
     /// once in a while.
     pub(super) fn refused(&self, credentials: &Credentials) -> bool {
-        let CredentialSource::Chain(chain) = &self.0 else { return false };
-        let mut state = chain.state.lock();
-        let now = chain.runtime.boottime_now();
-        let has_searched = state.refused.is_some_and(|refused| now.saturating_sub(refused) < PAUSE);
-        let ChainState { kept, refused, .. } = &mut *state;
-        match kept {
-            // Another call has noted it, or others were found meanwhile.
-            Some(known) if known.is_refused || !known.is(credentials) => true,
-            Some(known) if !has_searched => {
-                (known.is_refused, *refused) = (true, Some(now));
-                true
-            }
-            Some(_) | None => false,
+        match &self.0 {
+            CredentialSource::Fixed(_) => false,
+            CredentialSource::Chain(chain) => chain.refused(credentials),
         }
-    }
-}
-
-impl Chain {
-    /// The credentials, if nothing has to be waited for. Starts a search if it is time.
-    fn look(self: &Arc<Self>, has_waited: bool) -> Option<Result<Credentials>> {
-        let (mut state, now) = (self.state.lock(), self.runtime.boottime_now());
-        let found = state.kept.as_ref().filter(|kept| kept.holds(now, &*self.runtime));
-        let found = found.map(|kept| (kept.credentials.clone(), kept.is_long(&*self.runtime)));
-        if let Some((credentials, true)) = found {
-            return Some(Ok(credentials));
-        }
-        // A search that has failed meanwhile has failed for this caller, too.
-        if let Some(failure) = state.failure.as_ref().filter(|_| has_waited && found.is_none()) {
-            return Some(Err(missing(Arc::clone(failure))));
-        }
-        let has_just_ended = found.is_some() && now.saturating_sub(state.ended) < PAUSE;
-        if !state.is_searching && !has_just_ended {
-            state.is_searching = true;
-            let chain = Arc::clone(self);
-            self.runtime.spawn(Box::pin(async move { chain.search().await }));
-        }
-        found.map(|(credentials, _)| Ok(credentials))
-    }
-
-    async fn search(&self) {
-        let found = timeout(&*self.runtime, PATIENCE, self.provider.provide_credentials()).await;
-        let found = found.unwrap_or_else(|| Err(CredentialsError::provider_timed_out(PATIENCE)));
-        let (mut state, now) = (self.state.lock(), self.runtime.boottime_now());
-        (state.is_searching, state.ended) = (false, now);
-        match found {
-            Ok(credentials) => {
-                state.kept = Some(KeptCredentials { credentials, found: now, is_refused: false });
-                state.failure = None;
-            }
-            Err(error) => state.failure = Some(Arc::new(error)),
-        }
-        drop(state);
-        self.has_ended.notify_waiters();
-    }
-}
-
-impl KeptCredentials {
-    fn is(&self, other: &Credentials) -> bool {
-        let Self { credentials, .. } = self;
-        credentials.access_key_id() == other.access_key_id()
-            && credentials.secret_access_key() == other.secret_access_key()
-            && credentials.session_token() == other.session_token()
-    }
-
-    /// Whether no others are searched for.
-    fn is_long(&self, runtime: &dyn Runtime) -> bool {
-        self.left(runtime).is_none_or(|left| left > EARLY)
-    }
-
-    /// Whether the service may take them. New ones also if they have ended by the clock of this host, which may be
-    /// wrong.
-    fn holds(&self, now: Duration, runtime: &dyn Runtime) -> bool {
-        let is_new = now.saturating_sub(self.found) < PAUSE;
-        !self.is_refused && (is_new || self.left(runtime).is_none_or(|left| !left.is_zero()))
-    }
-
-    /// How long they still hold. None: for ever.
-    fn left(&self, runtime: &dyn Runtime) -> Option<Duration> {
-        let now = UNIX_EPOCH + Duration::from_micros(runtime.wall_now().0);
-        self.credentials.expiry().map(|end: SystemTime| end.duration_since(now).unwrap_or_default())
     }
 }
 

@@ -33,7 +33,7 @@ impl ResolveHost for SystemResolver {
 
 /// What the connector calls.
 #[derive(Clone)]
-pub(super) struct HostResolver(pub(super) Arc<dyn ResolveHost>);
+pub(crate) struct HostResolver(pub(crate) Arc<dyn ResolveHost>);
 
 impl Service<Name> for HostResolver {
     type Response = std::vec::IntoIter<SocketAddr>;

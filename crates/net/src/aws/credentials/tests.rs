@@ -1,5 +1,6 @@
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::UNIX_EPOCH;
 
 use aws_credential_types::provider::{self, future};
 use futures_util::FutureExt;
