@@ -12,32 +12,32 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The turn of a request about a delivery. Of two requests at once, the service may apply the first one last.
-pub(super) type DeliveryTurn = OwnedMutexGuard<()>;
+pub(crate) type DeliveryTurn = OwnedMutexGuard<()>;
 
 /// The deliveries, by their number.
 #[derive(Default)]
-pub(super) struct OpenDeliveries {
+pub(crate) struct OpenDeliveries {
     by_number: BTreeMap<u64, OpenDelivery>,
     /// When deliveries are forgotten next that nobody settles.
     sweep_at: Duration,
 }
 
 #[derive(Clone)]
-pub(super) struct OpenDelivery {
-    pub(super) received: Duration,
-    pub(super) until: Duration,
+pub(crate) struct OpenDelivery {
+    pub(crate) received: Duration,
+    pub(crate) until: Duration,
     /// Whether the service has refused to extend its lease. It is acknowledged all the same: the message is done.
-    pub(super) has_left: bool,
+    pub(crate) has_left: bool,
     group: Option<Bytes>,
     /// Whether the end of its lease was told.
     is_told: bool,
     /// Held while a request about it is on its way.
-    pub(super) turns: Arc<Mutex<()>>,
+    pub(crate) turns: Arc<Mutex<()>>,
 }
 
 impl OpenDeliveries {
     /// Notes a delivery that was received at this time.
-    pub(super) fn add(&mut self, delivery: &Delivery, received: Duration) {
+    pub(crate) fn add(&mut self, delivery: &Delivery, received: Duration) {
         self.sweep(received);
         let until = delivery.leased_until.unwrap_or(received);
         let group = delivery.message.ordering_key.clone();
@@ -46,21 +46,21 @@ impl OpenDeliveries {
         self.by_number.insert(delivery.id.number, open);
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&OpenDelivery> {
+    pub(crate) fn get(&self, number: u64) -> Option<&OpenDelivery> {
         self.by_number.get(&number)
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut OpenDelivery> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut OpenDelivery> {
         self.by_number.get_mut(&number)
     }
 
-    pub(super) fn remove(&mut self, number: u64) {
+    pub(crate) fn remove(&mut self, number: u64) {
         self.by_number.remove(&number);
     }
 
     /// The message groups of deliveries whose lease has ended, each delivery once: it arrives again, behind those of
     /// its group that have arrived by now.
-    pub(super) fn take_ended_groups(&mut self, now: Duration) -> BTreeSet<Bytes> {
+    pub(crate) fn take_ended_groups(&mut self, now: Duration) -> BTreeSet<Bytes> {
         let ended = self.by_number.values_mut().filter(|open| open.until <= now && !open.is_told);
         ended
             .filter_map(|open| {
@@ -71,7 +71,7 @@ impl OpenDeliveries {
     }
 
     /// Notes that the service has refused to extend the lease of a delivery.
-    pub(super) fn leave(&mut self, number: u64, now: Duration) {
+    pub(crate) fn leave(&mut self, number: u64, now: Duration) {
         if let Some(open) = self.by_number.get_mut(&number) {
             open.has_left = true;
             open.until = open.until.min(now);
@@ -90,11 +90,20 @@ impl OpenDeliveries {
 }
 
 #[cfg(test)]
-mod tests {
-    use hapax_core::broker::Message;
+pub(crate) mod tests {
+    use hapax_core::broker::{DeliveryId, Lane, Message};
 
     use super::*;
-    use crate::sqs::settle::tests::delivery;
+
+    pub(crate) fn lane() -> Lane {
+        Lane { topic: "q".into(), partition: 0, generation: 0 }
+    }
+
+    /// A delivery whose lease ends then.
+    pub(crate) fn delivery(number: u64, until: Duration) -> Delivery {
+        let id = DeliveryId { lane: lane(), number, handle: Bytes::from(format!("handle {number}")) };
+        Delivery { id, message: Arc::new(Message::default()), attempt: None, leased_until: Some(until) }
+    }
 
     const MINUTE: Duration = Duration::from_secs(60);
 

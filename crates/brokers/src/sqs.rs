@@ -8,18 +8,14 @@
 //! polls.rs     asks for messages
 //! headers.rs   headers and bodies that attributes and texts cannot hold
 //! message.rs   from a message to a delivery
-//! batch.rs     gathers entries into requests
-//! open.rs      the deliveries that are not settled
 //! settle.rs    deletes messages, and moves the ends of leases
 //! sink.rs      the other direction: sends events
 //! ```
 
 mod admin;
 mod answers;
-mod batch;
 mod headers;
 mod message;
-mod open;
 mod polls;
 mod queue;
 mod settle;

@@ -16,6 +16,7 @@
 //! | `webhooks` | authors and operators at both ends of a webhook: sent and received | `sqlite` |
 //! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite`; its part on Kafka `kafka`, `postgres` |
 //! | `queues_of_sqs` | authors and operators of consumers of AWS SQS: standard or FIFO, leases, rights | `sqs`, `tokio` |
+//! | `topics_of_pubsub` | authors and operators of consumers of Google Cloud Pub/Sub: copies, leases, order, rights | `pubsub`, `tokio` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
@@ -119,6 +120,11 @@ pub mod answers_in_a_bucket {
 #[cfg(all(feature = "sqs", feature = "tokio"))]
 pub mod queues_of_sqs {
     #![doc = include_str!("guide/queues_of_sqs.md")]
+}
+
+#[cfg(all(feature = "pubsub", feature = "tokio"))]
+pub mod topics_of_pubsub {
+    #![doc = include_str!("guide/topics_of_pubsub.md")]
 }
 
 #[cfg(feature = "worker")]

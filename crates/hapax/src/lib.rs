@@ -32,6 +32,7 @@
 //! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `KafkaSink`: events to Kafka; `kafka-tls` adds TLS and SCRAM |
 //! | `nats` | `brokers::NatsSource`: messages from NATS JetStream; `NatsSink`: events to it |
 //! | `rabbitmq` | `brokers::RabbitMqSource`: messages from a queue of RabbitMQ; `RabbitMqSink`: events to it |
+//! | `pubsub` | `brokers::PubSubSource`: messages from a subscription of Google Cloud Pub/Sub; `PubSubSink`: events to it |
 //! | `dynamodb` | `stores::DynamoDb`: records in a table of AWS DynamoDB |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
@@ -55,7 +56,14 @@ pub use hapax_core::{
     broker, gate, journal, ledger, machine, outbox, runtime, settings, store, telemetry,
 };
 
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "pubsub",
+    feature = "rabbitmq",
+    feature = "sqs",
+    feature = "webhook"
+))]
 pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
 pub use hapax_core::testing;

@@ -22,6 +22,11 @@ pub(crate) trait NamedBroker: fmt::Debug + Send + Sync {
 
     /// As [`BrokerUrl::source`].
     fn source(&self, topic: &TopicPlan, reader: usize) -> String;
+
+    /// Whether the URL may have parameters.
+    fn takes_parameters(&self) -> bool {
+        false
+    }
 }
 
 /// A parsed URL of a broker, without a topic.
@@ -69,7 +74,9 @@ impl FromStr for BrokerUrl {
     fn from_str(url: &str) -> Result<Self> {
         let url = url.trim_end_matches('/');
         let broker = ROLE.read(url)?;
-        if url.split_once("://").is_none_or(|(_, host)| host.contains(['/', '?'])) {
+        let (place, parameters) = url.split_once('?').map_or((url, None), |(place, rest)| (place, Some(rest)));
+        let has_path = place.split_once("://").is_none_or(|(_, host)| host.trim_end_matches('/').contains('/'));
+        if has_path || parameters.is_some() && !broker.takes_parameters() {
             bail!("write {}: each run has topics or streams of its own", ROLE.forms());
         }
         Ok(Self(broker))

@@ -11,6 +11,8 @@ mod kafka;
 mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "pubsub")]
+mod pubsub;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "redis")]

@@ -94,6 +94,7 @@ systems! {
     "NATS" Broker nats feature "nats" schemes ["nats"];
     "RabbitMQ" Broker rabbitmq feature "rabbitmq" schemes ["amqp", "amqps"];
     "AWS SQS" Broker sqs feature "sqs" schemes ["sqs", "sqs+http"];
+    "Google Cloud Pub/Sub" Broker pubsub feature "pubsub" schemes ["pubsub"];
     "AWS S3" Server s3 feature "s3" schemes ["s3"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];

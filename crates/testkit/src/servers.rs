@@ -30,6 +30,7 @@ mod pgbouncer;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
+mod pubsub;
 mod redis;
 mod resp;
 mod skew;
@@ -49,5 +50,6 @@ pub use minio::{Minio, MinioServer};
 pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSchema, PostgresServer, PostgresServerOptions};
+pub use pubsub::{PsTest, PsTestServer, PubSub, PubSubServer};
 pub use redis::{RedisKind, RedisServer, RedisServerOptions};
 pub use resp::RespValue;

@@ -8,7 +8,7 @@ use hapax_core::outbox::Published;
 use hapax_core::{Error, ErrorKind, Result};
 use hapax_net::aws::{AwsFailure, AwsRefusal};
 
-use crate::errors::{not_applied, unknown, unusable};
+use crate::errors::{chain, not_applied, unknown, unusable};
 
 /// How long to wait before an event is sent again that only an operator can help.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(1);
@@ -179,17 +179,6 @@ fn is_for_operators(code: &str) -> bool {
         "UnrecognizedClient",
     ];
     CODES.contains(&code) || code.starts_with("AccessDenied")
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for CallFailure {

@@ -6,19 +6,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use hapax_core::broker::Headers;
-use serde_json::{Value, json};
 
 use super::queue::MessageAttribute;
-
-/// The attribute that has the headers for which there is no attribute, as JSON: pairs of a name and a value. A value
-/// that is no text of SQS is an object with `base64`.
-pub(super) const FOLDED: &str = "hapax-headers";
+use crate::folded::{BASE64, FOLDED, pairs, read_pairs};
 
 /// The attribute that names the encoding of the body.
 pub(super) const ENCODING: &str = "hapax-encoding";
-
-/// The only encoding.
-pub(super) const BASE64: &str = "base64";
 
 /// The attributes of one message, at most.
 const MAX_ATTRIBUTES: usize = 10;
@@ -77,23 +70,9 @@ pub(super) fn fold(headers: &Headers, own: usize, spare: usize) -> Result<BTreeM
     attributes.extend(plain.iter().filter_map(|(name, value)| Some(((*name).to_owned(), text(sendable(value)?)))));
     folded.extend(unfit);
     if !folded.is_empty() {
-        attributes.insert(FOLDED.to_owned(), text(pairs(&folded)?));
+        attributes.insert(FOLDED.to_owned(), text(pairs(&folded, sendable)?));
     }
     Ok(attributes)
-}
-
-fn pairs(headers: &[(&str, &Bytes)]) -> Result<String, String> {
-    let pair = |(name, value): &(&str, &Bytes)| {
-        if sendable(name.as_bytes()).is_none() {
-            return Err((*name).to_owned());
-        }
-        let value = match sendable(value) {
-            Some(text) => json!(text),
-            None => json!({ BASE64: BASE64_STANDARD.encode(value) }),
-        };
-        Ok(json!([name, value]))
-    };
-    Ok(Value::Array(headers.iter().map(pair).collect::<Result<_, _>>()?).to_string())
 }
 
 /// The headers in the attributes of a message, in the order of their names. Those that were folded come last.
@@ -118,17 +97,6 @@ pub(super) fn unfold(attributes: &BTreeMap<String, MessageAttribute>) -> Headers
         headers.push(name, value);
     }
     headers
-}
-
-/// None if another sender uses the name.
-fn read_pairs(json: &[u8]) -> Option<Vec<(String, Bytes)>> {
-    let pairs: Vec<(String, Value)> = serde_json::from_slice(json).ok()?;
-    let value = |value: Value| match value {
-        Value::String(text) => Some(Bytes::from(text)),
-        Value::Object(fields) => Some(BASE64_STANDARD.decode(fields.get(BASE64)?.as_str()?).ok()?.into()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
-    };
-    pairs.into_iter().map(|(name, found)| Some((name, value(found)?))).collect()
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use hapax_core::Timestamp;
 use hapax_core::broker::{Coordinates, Delivery, DeliveryId, Lane, Message, Position};
 
-use super::headers::{self, BASE64, ENCODING};
+use super::headers::{self, ENCODING};
 use super::queue::SqsMessage;
+use crate::folded::BASE64;
 
 /// Numbers deliveries.
 pub(super) struct MessageReader {

@@ -15,10 +15,10 @@ use hapax_core::{Error, Result};
 use parking_lot::Mutex;
 
 use super::answers::CallFailure;
-use super::batch::Batcher;
-use super::open::{DeliveryTurn, OpenDeliveries, OpenDelivery};
-use super::queue::{Called, Queue};
+use super::queue::{Called, MAX_BYTES, MAX_ENTRIES, Queue};
+use crate::batch::{BatchLimits, Batcher};
 use crate::errors::{invalid, not_applied, unknown};
+use crate::open::{DeliveryTurn, OpenDeliveries, OpenDelivery};
 
 /// After this time since its receipt no lease can be extended.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 3600);
@@ -26,6 +26,9 @@ pub(super) const LONGEST: Duration = Duration::from_secs(12 * 3600);
 /// No lease ends later than so long before that. The service counts from a time before the arrival, and refuses an
 /// extension beyond its limit.
 const MARGIN: Duration = Duration::from_secs(5);
+
+/// The largest batch.
+const BATCH: BatchLimits = BatchLimits { entries: MAX_ENTRIES, bytes: MAX_BYTES };
 
 /// A delivery that is to be deleted, or whose lease is to end in so many seconds. It keeps its turn until the service
 /// has answered, also if its caller has gone.
@@ -75,8 +78,8 @@ impl SqsSettle {
             lane,
             open: Mutex::default(),
             // Handles are short, so ten of them always fit.
-            deletes: Batcher::start(&runtime, |_| 0, Box::new(delete)),
-            changes: Batcher::start(&runtime, |_| 0, Box::new(change)),
+            deletes: Batcher::start(&runtime, BATCH, |_| 0, Box::new(delete)),
+            changes: Batcher::start(&runtime, BATCH, |_| 0, Box::new(change)),
             is_closed: AtomicBool::new(false),
             runtime,
         }
@@ -235,4 +238,4 @@ impl fmt::Debug for SqsSettle {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

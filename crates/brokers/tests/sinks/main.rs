@@ -1,4 +1,4 @@
-//! The sink suite on real servers of Kafka, NATS and RabbitMQ, and on a stand-in for SQS.
+//! The sink suite on real servers of Kafka, NATS and RabbitMQ, and on stand-ins for Pub/Sub and SQS.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
@@ -7,8 +7,12 @@
 mod common;
 #[path = "../common/elasticmq.rs"]
 mod elasticmq;
+#[path = "../common/pubsub.rs"]
+#[allow(dead_code, reason = "each test needs another part")]
+mod emulator;
 mod kafka;
 mod nats;
+mod pubsub;
 mod rabbitmq;
 mod sqs;
 
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
     let mut backends = vec![
         kafka::backend(),
         nats::backend(),
+        pubsub::backend(),
         rabbitmq::classic(),
         rabbitmq::quorum(),
         rabbitmq::quorum_of_version_3(),

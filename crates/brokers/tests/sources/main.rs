@@ -1,4 +1,4 @@
-//! The source suite on real servers of Kafka, NATS and RabbitMQ, and on a stand-in for SQS.
+//! The source suite on real servers of Kafka, NATS and RabbitMQ, and on stand-ins for Pub/Sub and SQS.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
@@ -9,8 +9,12 @@ mod common;
 mod elasticmq;
 #[path = "../common/elasticmq_send.rs"]
 mod elasticmq_send;
+#[path = "../common/pubsub.rs"]
+#[allow(dead_code, reason = "each test needs another part")]
+mod emulator;
 mod kafka;
 mod nats;
+mod pubsub;
 mod rabbitmq;
 mod recorder;
 mod sqs;
@@ -18,7 +22,7 @@ mod sqs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax_brokers::{KafkaSource, NatsSource, RabbitMqSource, SqsSource};
+use hapax_brokers::{KafkaSource, NatsSource, PubSubSource, RabbitMqSource, SqsSource};
 use hapax_core::Result;
 use hapax_core::broker::Source;
 use hapax_core::runtime::Tokio;
@@ -32,6 +36,8 @@ fn main() -> ExitCode {
     let mut backends = vec![
         kafka::backend(),
         nats::backend(),
+        pubsub::emulator(),
+        pubsub::pstest(),
         rabbitmq::classic(),
         rabbitmq::quorum(),
         rabbitmq::quorum_of_version_3(),
@@ -52,6 +58,9 @@ async fn open(url: String) -> Result<Box<dyn Source>> {
     }
     if url.starts_with("nats") {
         return Ok(Box::new(NatsSource::connect(&url.parse()?, runtime).await?));
+    }
+    if url.starts_with("pubsub") {
+        return Ok(Box::new(PubSubSource::connect(&url.parse()?, runtime).await?));
     }
     if url.starts_with("sqs") {
         return Ok(Box::new(SqsSource::connect(&url.parse()?, runtime).await?));

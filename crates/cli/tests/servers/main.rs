@@ -29,6 +29,8 @@ mod outbox;
 mod outbox_commands;
 mod packaging;
 mod postgres;
+#[cfg(feature = "pubsub")]
+mod pubsub;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "kafka")]
@@ -75,6 +77,8 @@ fn main() -> ExitCode {
         dynamodb::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
+        #[cfg(feature = "pubsub")]
+        pubsub::tests(),
         #[cfg(feature = "rabbitmq")]
         rabbitmq::tests(),
         #[cfg(feature = "s3")]

@@ -1,4 +1,4 @@
-//! `hapax relay` between PostgreSQL and NATS JetStream, Kafka or SQS.
+//! `hapax relay` between PostgreSQL and NATS JetStream, Kafka, Pub/Sub or SQS.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -24,6 +24,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_relay_waits_for_a_broker_that_is_away", "nats", broker_away),
         #[cfg(feature = "kafka")]
         servers::test("every_event_reaches_kafka_in_the_order_of_its_key", "kafka", to_kafka),
+        #[cfg(feature = "pubsub")]
+        servers::test("every_event_reaches_a_topic_in_the_order_of_its_key", "pubsub", to_pubsub),
         #[cfg(feature = "sqs")]
         servers::test("every_event_reaches_a_fifo_queue_once_in_the_order_of_its_key", "elasticmq", to_sqs),
     ]
@@ -262,5 +264,40 @@ async fn to_sqs() {
     for (key, arrived) in keys {
         let all: Vec<i32> = (1..=200).filter(|number| number % 20 == key).collect();
         assert_eq!(arrived, all, "in order, and each once");
+    }
+}
+
+/// One relay is killed, so that some events may be sent again: Pub/Sub recognizes none, a consumer does by their id.
+#[cfg(feature = "pubsub")]
+async fn to_pubsub() {
+    let (shop, topic) = (Shop::create().await, crate::pubsub::Topic::create("cli-relayed").await);
+    let sink = topic.project_url();
+    let flags = ["relay", "--check", "--database", &shop.schema.url(), "--sink", &sink, "--topic-template", topic.name];
+    let checked = hapax().args(flags).output().unwrap();
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert!(text.contains("sink pubsub/shop: takes events up to 1000000 bytes"), "{checked:?}");
+    assert!(text.ends_with("ok\n"), "{checked:?}");
+    shop.emit(1..=100).await;
+    let first = shop.relay_to(&sink, topic.name);
+    until("it may have published", async || shop.published().await > 0).await;
+    // Dropped, a process gets SIGKILL.
+    drop(first);
+    let second = shop.relay_to(&sink, topic.name);
+    shop.emit(101..=200).await;
+    until("all rows are published", async || shop.published().await == 200).await;
+    let (code, log) = second.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let (mut keys, mut seen) = (BTreeMap::<i32, Vec<i32>>::new(), std::collections::BTreeSet::new());
+    for message in topic.messages(&topic.test_subscription()).await {
+        let number: i32 = message.body.parse().unwrap();
+        assert_eq!(message.ordering_key, (number % 20).to_string());
+        if seen.insert(message.attributes["Idempotency-Key"].clone()) {
+            keys.entry(number % 20).or_default().push(number);
+        }
+    }
+    assert_eq!(keys.len(), 20);
+    for (key, arrived) in keys {
+        let all: Vec<i32> = (1..=200).filter(|number| number % 20 == key).collect();
+        assert_eq!(arrived, all, "in order, and none is missing");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::journal::StorePlace;
 use hapax_core::{Error, Result};
 use hapax_net::http::AnswerLimits;
-use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
+use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape, is_endpoint};
 
 use crate::errors::invalid;
 
@@ -144,13 +144,6 @@ fn is_region(name: &str) -> bool {
 fn is_table(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (3..=255).contains(&name.len()) && name.bytes().all(is_plain)
-}
-
-fn is_endpoint(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once("://") else { return false };
-    let host = rest.trim_end_matches('/');
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
-    ["http", "https"].contains(&scheme) && !host.is_empty() && host.bytes().all(is_plain)
 }
 
 impl fmt::Display for DynamoDbUrl {

@@ -124,6 +124,8 @@ pub(crate) fn end_shared() {
     super::RabbitMq3Server::end_shared();
     super::ElasticMqServer::end_shared();
     super::MinioServer::end_shared();
+    super::PubSubServer::end_shared();
+    super::PsTestServer::end_shared();
     super::DynamoDbServer::end_idle();
 }
 

@@ -1,22 +1,12 @@
 use futures_util::future::{Either, poll_immediate, select};
-use hapax_core::broker::Message;
 use hapax_core::runtime::Tokio;
 
 use super::*;
+use crate::open::tests::{delivery, lane};
 use crate::sqs::stand_in::StandIn;
 
 const EXTEND: Settlement = Settlement::Extend(Duration::from_secs(30));
 const RETRY: Settlement = Settlement::Retry(Duration::from_secs(5));
-
-fn lane() -> Lane {
-    Lane { topic: "q".into(), partition: 0, generation: 0 }
-}
-
-/// A delivery whose lease ends then.
-pub(in crate::sqs) fn delivery(number: u64, until: Duration) -> Delivery {
-    let id = DeliveryId { lane: lane(), number, handle: Bytes::from(format!("handle {number}")) };
-    Delivery { id, message: Arc::new(Message::default()), attempt: None, leased_until: Some(until) }
-}
 
 struct Fixture {
     service: StandIn,

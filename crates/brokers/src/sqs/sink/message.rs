@@ -6,7 +6,8 @@ use hapax_core::outbox::OutgoingEvent;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use sha2::{Digest, Sha256};
 
-use crate::sqs::headers::{BASE64, ENCODING, fold, sendable, text};
+use crate::folded::BASE64;
+use crate::sqs::headers::{ENCODING, fold, sendable, text};
 use crate::sqs::queue::SentMessage;
 use crate::sqs::url::is_fifo;
 
@@ -71,7 +72,7 @@ mod tests {
     use hapax_core::{EventId, Timestamp};
 
     use super::*;
-    use crate::sqs::headers::FOLDED;
+    use crate::folded::FOLDED;
 
     fn event(payload: &'static [u8]) -> OutgoingEvent {
         let mut event = OutgoingEvent::new(EventId::from_bytes([7; 16]), "orders", payload);

@@ -9,8 +9,8 @@ use hapax_core::runtime::{BoxFuture, Runtime};
 use parking_lot::Mutex;
 
 use super::message;
-use crate::sqs::batch::Batcher;
-use crate::sqs::queue::{BatchAnswer, Called, MAX_BYTES, Queue, SentMessage, SqsApi};
+use crate::batch::{BatchLimits, Batcher};
+use crate::sqs::queue::{BatchAnswer, Called, MAX_BYTES, MAX_ENTRIES, Queue, SentMessage, SqsApi};
 use crate::sqs::url::is_fifo;
 
 /// The pause between two looks at the limit of a queue.
@@ -61,7 +61,8 @@ impl KnownQueues {
             Err(failure) if failure.is_denied() => MAX_BYTES,
             Err(failure) => return Err(failure),
         };
-        let sends = Batcher::start(&self.runtime, message::size, Box::new(self.sending(queue.clone())));
+        let limits = BatchLimits { entries: MAX_ENTRIES, bytes: MAX_BYTES };
+        let sends = Batcher::start(&self.runtime, limits, message::size, Box::new(self.sending(queue.clone())));
         let (max_bytes, again_at) = (AtomicUsize::new(max_bytes), tokio::sync::Mutex::default());
         let known = Arc::new(KnownQueue { sends, queue, max_bytes, again_at });
         // Another call may have found it meanwhile.

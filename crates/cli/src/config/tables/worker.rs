@@ -33,7 +33,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
              names: password-file=PATH with a user for Kafka, NATS and RabbitMQ; token-file, nkey-file or \
              creds-file for NATS. sasl=scram-sha-512 and others are for Kafka. TLS: tls=yes for Kafka and NATS, \
              amqps:// for RabbitMQ; ca, cert and key for all three. The credentials for SQS come from the usual \
-             places of AWS.",
+             places of AWS, and those for Pub/Sub are the Application Default Credentials.",
     ),
     SettingSpec::new(TABLE, "target", "HAPAX_TARGET")
         .value("URL")
@@ -95,8 +95,9 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .details(
             "park: they wait until `hapax dead redrive` has had its effect, or `hapax dead drop` has removed the \
              letter. The worker holds messages that wait. On Kafka, 10,000 of them stop their partition; on NATS, the \
-             consumer's max_ack_pending of them stop the stream; on SQS, 10,000 stop the queue; 64 MiB of them stop \
-             the worker. It needs dead letters in PostgreSQL or SQLite. It is not for RabbitMQ.",
+             consumer's max_ack_pending of them stop the stream; on SQS, 10,000 stop the queue, and on Pub/Sub the \
+             subscription; 64 MiB of them stop the worker. It needs dead letters in PostgreSQL or SQLite. It is not \
+             for RabbitMQ.",
         ),
     SettingSpec::new(TABLE, "key", "HAPAX_KEY")
         .value("RULE")
@@ -121,8 +122,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("What orders messages: source, or header:NAME for a source without ordering keys (NATS, RabbitMQ)")
         .details(
             "Messages with one ordering key are processed one after the other. Kafka has the key of a record, a FIFO \
-             queue of SQS the message group, and the SQLite queue a column. Without an ordering key, messages are \
-             processed in any order.",
+             queue of SQS the message group, an ordered subscription of Pub/Sub the ordering key, and the SQLite \
+             queue a column. Without an ordering key, messages are processed in any order.",
         ),
     SettingSpec::new(TABLE, "trust-operation", "HAPAX_TRUST_OPERATION")
         .value("RULE")

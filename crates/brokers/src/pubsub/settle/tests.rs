@@ -1,0 +1,190 @@
+use futures_util::future::{Either, poll_immediate, select};
+use hapax_core::ErrorKind;
+use hapax_core::runtime::Tokio;
+use hapax_net::google::GoogleCode;
+
+use super::*;
+use crate::open::tests::{delivery, lane};
+use crate::pubsub::messages::{AcknowledgeRequest, ModifyAckDeadlineRequest, Nothing};
+use crate::pubsub::stand_in::{PubSubStandIn, PubSubStandInCall};
+
+const EXTEND: Settlement = Settlement::Extend(Duration::from_secs(30));
+const RETRY: Settlement = Settlement::Retry(Duration::from_secs(5));
+
+struct Fixture {
+    service: PubSubStandIn,
+    settle: Arc<PubSubSettle>,
+    ids: Vec<DeliveryId>,
+}
+
+impl Fixture {
+    /// With so many deliveries, whose leases end in a minute.
+    async fn new(count: u64) -> Self {
+        let (service, runtime) = (PubSubStandIn::start().await, Arc::new(Tokio::current()));
+        let now = runtime.boottime_now();
+        let settle = PubSubSettle::new(&"pubsub/shop/orders".into(), service.subscription(), lane(), runtime);
+        let deliveries: Vec<Delivery> =
+            (1..=count).map(|number| delivery(number, now + Duration::from_secs(60))).collect();
+        deliveries.iter().for_each(|delivery| settle.arrived(delivery, now));
+        let ids = deliveries.into_iter().map(|delivery| delivery.id).collect();
+        Self { service, settle: Arc::new(settle), ids }
+    }
+
+    fn settle(&self, settlement: Settlement) -> BoxFuture<'static, Vec<Result<()>>> {
+        let (settle, ids) = (Arc::clone(&self.settle), self.ids.clone());
+        Box::pin(async move { settle.settle(ids.into_iter().map(|id| (id, settlement)).collect()).await })
+    }
+}
+
+fn kinds(results: Vec<Result<()>>) -> Vec<Option<ErrorKind>> {
+    results.into_iter().map(|result| result.err().map(|error| error.kind())).collect()
+}
+
+fn seconds(call: &PubSubStandInCall) -> i32 {
+    call.read::<ModifyAckDeadlineRequest>().ack_deadline_seconds
+}
+
+#[tokio::test]
+async fn an_acknowledgement_that_names_failed_ids_has_a_result_for_each() {
+    let mut fixture = Fixture::new(3).await;
+    let settled = fixture.settle(Settlement::Ack);
+    let served = async {
+        let call = fixture.service.call_of("Acknowledge").await;
+        let request: AcknowledgeRequest = call.read();
+        assert_eq!(request.subscription, "projects/shop/subscriptions/orders");
+        assert_eq!(request.ack_ids, ["handle 1", "handle 2", "handle 3"]);
+        let reasons =
+            [("handle 1", "PERMANENT_FAILURE_INVALID_ACK_ID"), ("handle 3", "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE")];
+        call.refuse_ids(GoogleCode::FailedPrecondition, &reasons);
+    };
+    let (results, ()) = tokio::join!(settled, served);
+    assert_eq!(kinds(results), [None, None, Some(ErrorKind::NotApplied)]);
+    // Only the third one is open.
+    let again = fixture.settle(Settlement::Ack);
+    let served = async {
+        let call = fixture.service.call_of("Acknowledge").await;
+        assert_eq!(call.read::<AcknowledgeRequest>().ack_ids, ["handle 3"]);
+        call.answer(&Nothing {});
+    };
+    assert_eq!(kinds(tokio::join!(again, served).0), [None, None, None]);
+}
+
+#[tokio::test]
+async fn an_ack_id_that_is_none_does_not_keep_the_others_from_being_settled() {
+    let mut fixture = Fixture::new(2).await;
+    let settled = fixture.settle(RETRY);
+    let served = async {
+        fixture.service.call_of("ModifyAckDeadline").await.refuse(GoogleCode::InvalidArgument);
+        for _ in 0..2 {
+            let call = fixture.service.call_of("ModifyAckDeadline").await;
+            match &call.read::<ModifyAckDeadlineRequest>().ack_ids[..] {
+                [id] if id == "handle 1" => call.refuse(GoogleCode::InvalidArgument),
+                ids => {
+                    assert_eq!((ids, seconds(&call)), (&["handle 2".to_owned()][..], 5));
+                    call.answer(&Nothing {});
+                }
+            }
+        }
+    };
+    assert_eq!(kinds(tokio::join!(settled, served).0), [None, None]);
+    fixture.settle(RETRY).await;
+    assert!(fixture.service.is_quiet().await, "both are settled");
+}
+
+#[tokio::test]
+async fn a_settlement_without_an_answer_is_unknown_and_sent_again() {
+    for settlement in [Settlement::Ack, RETRY] {
+        let mut fixture = Fixture::new(1).await;
+        let settled = fixture.settle(settlement);
+        let served = async { drop(fixture.service.call().await) };
+        assert_eq!(kinds(tokio::join!(settled, served).0), [Some(ErrorKind::Unknown)]);
+        for (code, kind) in [
+            (GoogleCode::Unavailable, ErrorKind::Unknown),
+            (GoogleCode::PermissionDenied, ErrorKind::NotApplied),
+            (GoogleCode::ResourceExhausted, ErrorKind::NotApplied),
+        ] {
+            let settled = fixture.settle(settlement);
+            let served = async { fixture.service.call().await.refuse(code) };
+            assert_eq!(kinds(tokio::join!(settled, served).0), [Some(kind)], "{code:?}");
+        }
+        let settled = fixture.settle(settlement);
+        let served = async { fixture.service.call().await.answer(&Nothing {}) };
+        assert_eq!(kinds(tokio::join!(settled, served).0), [None]);
+        fixture.settle(settlement).await;
+        assert!(fixture.service.is_quiet().await, "it is settled");
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_whose_call_was_dropped_is_sent_again() {
+    let mut fixture = Fixture::new(1).await;
+    let first = fixture.settle(Settlement::Ack);
+    let Either::Right((call, first)) = select(first, Box::pin(fixture.service.call())).await else {
+        panic!("it ends without an answer");
+    };
+    drop(first);
+    let second = fixture.settle(Settlement::Ack);
+    let served = async {
+        call.refuse(GoogleCode::ResourceExhausted);
+        fixture.service.call().await.answer(&Nothing {});
+    };
+    assert_eq!(kinds(tokio::join!(second, served).0), [None]);
+}
+
+#[tokio::test]
+async fn a_settlement_waits_for_an_extension_that_is_on_its_way() {
+    let mut fixture = Fixture::new(1).await;
+    let mut extension = fixture.settle(EXTEND);
+    assert!(poll_immediate(&mut extension).await.is_none());
+    let mut retry = fixture.settle(RETRY);
+    assert!(poll_immediate(&mut retry).await.is_none());
+    let call = fixture.service.call().await;
+    assert!(fixture.service.is_quiet().await, "the service may apply the extension last");
+    // Also if nobody waits for it any more.
+    drop(extension);
+    assert!(fixture.service.is_quiet().await, "the service may apply the extension last");
+    assert_eq!(seconds(&call), 30);
+    call.answer(&Nothing {});
+    let served = async {
+        let call = fixture.service.call().await;
+        assert_eq!(seconds(&call), 5);
+        call.answer(&Nothing {});
+    };
+    assert_eq!(kinds(tokio::join!(retry, served).0), [None]);
+}
+
+#[tokio::test]
+async fn a_delivery_whose_extension_is_refused_is_acknowledged_all_the_same() {
+    let mut fixture = Fixture::new(1).await;
+    assert!(fixture.settle.is_ours(&fixture.ids[0]));
+    let extension = fixture.settle(EXTEND);
+    let reasons = [("handle 1", "PERMANENT_FAILURE_INVALID_ACK_ID")];
+    let served = async { fixture.service.call().await.refuse_ids(GoogleCode::FailedPrecondition, &reasons) };
+    assert_eq!(kinds(tokio::join!(extension, served).0), [None]);
+    assert!(!fixture.settle.is_ours(&fixture.ids[0]));
+    assert_eq!(kinds(fixture.settle(EXTEND).await), [None], "nothing is asked");
+    let acknowledged = fixture.settle(Settlement::Ack);
+    let served = async { fixture.service.call_of("Acknowledge").await.answer(&Nothing {}) };
+    assert_eq!(kinds(tokio::join!(acknowledged, served).0), [None]);
+}
+
+#[tokio::test]
+async fn a_delay_that_is_too_long_for_a_lease_begins_with_the_longest() {
+    let mut fixture = Fixture::new(1).await;
+    let retry = fixture.settle(Settlement::Retry(Duration::from_secs(3600)));
+    let served = async {
+        let call = fixture.service.call().await;
+        assert_eq!(seconds(&call), 600);
+        call.answer(&Nothing {});
+    };
+    assert_eq!(kinds(tokio::join!(retry, served).0), [None]);
+}
+
+#[test]
+fn a_lease_has_whole_seconds_and_a_long_delay_is_renewed_before_its_lease_ends() {
+    let millis = |millis| lease_seconds(Duration::from_millis(millis));
+    assert_eq!((millis(0), millis(1), millis(1000), millis(1001)), (0, 1, 1, 2));
+    assert_eq!((millis(600_000), millis(600_001), millis(9_000_000)), (600, 600, 600));
+    let pause = |seconds| pause_of(Duration::from_secs(seconds)).map(|pause| pause.as_secs());
+    assert_eq!((pause(600), pause(601), pause(9000)), (None, Some(540), Some(540)));
+}
