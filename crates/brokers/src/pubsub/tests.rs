@@ -186,7 +186,7 @@ async fn a_subscription_that_cannot_be_read_is_refused_at_the_start() {
     ] {
         let mut service = PubSubStandIn::start().await;
         let error = try_connect(&mut service, found).await.err();
-        assert_eq!(error.as_ref().map(|error| error.kind()), cause.map(|_| ErrorKind::Unusable));
+        assert_eq!(error.as_ref().map(hapax_core::Error::kind), cause.map(|_| ErrorKind::Unusable));
         assert!(error.is_none_or(|error| error.to_string().contains(cause.unwrap())));
     }
     let url = "pubsub://shop/orders?endpoint=http://127.0.0.1:9".parse().unwrap();

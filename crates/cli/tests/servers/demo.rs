@@ -9,6 +9,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         #[cfg(feature = "kafka")]
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_kafka", "kafka", on_kafka),
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_nats", "nats", on_nats),
+        #[cfg(feature = "pubsub")]
+        servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_pubsub", "pstest", on_pubsub),
         #[cfg(feature = "rabbitmq")]
         servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_rabbitmq", "rabbitmq", on_rabbitmq),
         #[cfg(feature = "sqs")]
@@ -23,6 +25,12 @@ async fn on_kafka() {
 
 async fn on_nats() {
     audit_holds(&NatsServer::shared().await.unwrap().url()).await;
+}
+
+/// The emulator of Google would lose the order of an account.
+#[cfg(feature = "pubsub")]
+async fn on_pubsub() {
+    audit_holds(&servers::PsTestServer::shared().await.unwrap().named("")).await;
 }
 
 #[cfg(feature = "rabbitmq")]
