@@ -127,6 +127,7 @@ pub(crate) fn end_shared() {
     super::PubSubServer::end_shared();
     super::PsTestServer::end_shared();
     super::DynamoDbServer::end_idle();
+    super::RedisCluster::end_idle();
 }
 
 #[cfg(test)]

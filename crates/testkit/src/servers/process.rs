@@ -33,10 +33,7 @@ pub(super) struct ServiceProcess {
 impl ServiceProcess {
     /// Creates the folder. Nothing runs yet.
     pub(super) fn new(service: &'static str) -> io::Result<Self> {
-        // Not in /tmp: it may be a small file system in memory.
-        let home = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
-        let folder = tempfile::Builder::new().prefix("hapax-").tempdir_in(home)?;
-        Ok(Self { service, folder, child: Mutex::default() })
+        Ok(Self { service, folder: new_folder()?, child: Mutex::default() })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -150,6 +147,13 @@ impl fmt::Debug for ServiceProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.service, self.pid())
     }
+}
+
+/// A folder that is removed with its handle.
+pub(super) fn new_folder() -> io::Result<TempDir> {
+    // Not in /tmp: it may be a small file system in memory.
+    let home = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
+    tempfile::Builder::new().prefix("hapax-").tempdir_in(home)
 }
 
 pub(super) fn poll() -> tokio::time::Interval {

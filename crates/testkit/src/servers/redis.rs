@@ -43,12 +43,13 @@ pub struct RedisServerOptions {
     password: Option<String>,
     arguments: Vec<String>,
     steps_clock: bool,
+    has_only_tls: bool,
 }
 
 impl RedisServerOptions {
     /// A server without persistence, on a free loopback port and a socket in its folder.
     pub fn new(kind: RedisKind) -> Self {
-        Self { kind, password: None, arguments: Vec::new(), steps_clock: true }
+        Self { kind, password: None, arguments: Vec::new(), steps_clock: true, has_only_tls: false }
     }
 
     /// Adds arguments, which override those of [`new`](Self::new).
@@ -63,6 +64,15 @@ impl RedisServerOptions {
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
+    }
+
+    /// Speaks nothing but TLS on its port, and on the bus of a cluster. The files are in this folder.
+    pub(super) fn with_tls(mut self, folder: &Path) -> Self {
+        self.has_only_tls = true;
+        let files = [("cert-file", "certificate"), ("key-file", "key"), ("ca-cert-file", "authority")];
+        let path = |name| folder.join(name).as_os_str().to_string_lossy().into_owned();
+        self.arguments.extend(files.into_iter().flat_map(|(option, name)| [format!("--tls-{option}"), path(name)]));
+        self.with_args(&["--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-cluster", "yes"])
     }
 
     /// Uses the machine's clock, which cannot be stepped but is cheaper to read: for measurements.
@@ -93,9 +103,7 @@ impl RedisServer {
     ///
     /// If the future is dropped, the server is killed.
     pub async fn start(options: RedisServerOptions) -> io::Result<Self> {
-        let process = ServiceProcess::new(options.kind.name())?;
-        let skew = SkewFile::create(process.folder())?;
-        let mut server = Self { options, address: ports::free()?, process, skew };
+        let mut server = Self::at(options, ports::free()?)?;
         // Another process may have taken the port since `ports::free` looked: try another one.
         for _ in 1..PORTS {
             match server.launch().await {
@@ -104,6 +112,13 @@ impl RedisServer {
             }
         }
         server.launch().await.map(|()| server)
+    }
+
+    /// A server at this address, which does not run yet.
+    pub(super) fn at(options: RedisServerOptions, address: SocketAddr) -> io::Result<Self> {
+        let process = ServiceProcess::new(options.kind.name())?;
+        let skew = SkewFile::create(process.folder())?;
+        Ok(Self { options, address, process, skew })
     }
 
     /// The TCP address on which the server listens.
@@ -215,7 +230,13 @@ impl RedisServer {
         self.skew.step(step)
     }
 
-    async fn launch(&self) -> io::Result<()> {
+    /// Takes back all steps of the clock.
+    pub(super) fn reset_clock(&self) -> io::Result<()> {
+        self.skew.reset()
+    }
+
+    /// Starts the server, and waits until it replies.
+    pub(super) async fn launch(&self) -> io::Result<()> {
         let configure = |command: &mut std::process::Command| {
             command.args(self.arguments());
             if self.options.steps_clock {
@@ -229,7 +250,13 @@ impl RedisServer {
     fn arguments(&self) -> Vec<String> {
         let (port, folder, socket) = (self.address.port().to_string(), self.data_folder(), self.socket_path());
         let path = |path: &Path| path.as_os_str().to_string_lossy().into_owned();
-        let mut arguments: Vec<String> = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port]
+        let ports =
+            if self.options.has_only_tls { ["--port", "0", "--tls-port", &port] } else { ["--port", &port, "", ""] };
+        let always = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let ports = ports.into_iter().filter(|word| !word.is_empty());
+        let mut arguments: Vec<String> = always
+            .into_iter()
+            .chain(ports)
             .map(str::to_owned)
             .into_iter()
             .chain(["--dir".into(), path(folder), "--unixsocket".into(), path(&socket)])

@@ -38,6 +38,13 @@ impl SkewFile {
         *self.skew.lock()
     }
 
+    /// Sets the clock to that of the machine.
+    pub(super) fn reset(&self) -> io::Result<()> {
+        let mut skew = self.skew.lock();
+        *skew = 0;
+        self.file.write_all_at(&skew.to_ne_bytes(), 0)
+    }
+
     /// Steps the clock.
     ///
     /// # Errors
