@@ -1,4 +1,5 @@
-//! Records in Redis or Valkey, one key each. Only the server's clock decides when a lease or a record expires.
+//! Records in Redis or Valkey, one key each, on one server or on the nodes of a cluster. Only the clock of the server
+//! that has a record decides when its lease or the record expires.
 //!
 //! ```text
 //! begin     SET record NX GET PX lifetime, GETRANGE header    sent together, one round trip
@@ -17,13 +18,18 @@
 //! - A call whose connection breaks after it was sent fails with `Unknown`. A call whose future is dropped may still be
 //!   applied.
 //! - The store never repeats a call that may have been applied. It sends a script again in full if the server does not
-//!   know the script, and a begin again if the record vanished before it was read.
+//!   know the script, and a begin again if the record vanished before it was read. A call that a node of a cluster did
+//!   not run goes to the node that has the key now.
 //! - The first token of a record comes from this host's clock, if that is within a second of the server's clock.
 
+mod amnesia;
 mod call_error;
+mod checks;
+mod cluster;
 mod dead;
 mod inspection;
 mod link;
+mod route;
 mod script;
 mod server_info;
 mod server_monitor;
@@ -38,24 +44,23 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Severity, Store, Swapped};
-use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
-use redis::{cmd, pipe};
+use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Store, Swapped};
+use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State};
+use redis::pipe;
 
 use call_error::RedisCallError;
-use link::Link;
+use route::{RedisNodes, Route};
 use script::{COMPLETE, READ, RENEW, SWAP};
-use server_info::ServerInfo;
-use server_monitor::ServerMonitor;
+use server_info::ServerPlace;
 use value::RedisKey;
 use value::ScriptReply;
 
 pub use dead::RedisDeadLetters;
 pub use url::RedisUrl;
 
-/// A store on a Redis server, 7.0 or later, or on any Valkey.
+/// A store on a Redis server, 7.0 or later, on any Valkey, or on a cluster of either.
 ///
-/// Share it behind an `Arc`: all calls use one connection, or as many as the URL says.
+/// Share it behind an `Arc`: all calls use one connection to each server, or as many as the URL says.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -76,9 +81,7 @@ pub use url::RedisUrl;
 /// # }
 /// ```
 pub struct Redis {
-    url: Arc<RedisUrl>,
-    monitor: Arc<ServerMonitor>,
-    links: Vec<Link>,
+    nodes: RedisNodes,
 }
 
 /// How many times a begin is tried, if each time the record that it found vanishes before it is read.
@@ -105,40 +108,23 @@ impl Redis {
     /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
     pub fn with(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         url.client()?;
-        Ok(Self::new(Arc::new(url.clone()), Arc::new(ServerMonitor::new(runtime)), url.connections()))
+        Ok(Self { nodes: RedisNodes::new(url, runtime) })
     }
 
-    fn new(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>, connections: usize) -> Self {
-        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&monitor))).collect();
-        Self { url, monitor, links }
-    }
-
-    /// Returns the link of this record. All calls for one record use the same connection.
-    fn link(&self, rk: &RecordKey) -> &Link {
-        &self.links[usize::from(rk.as_bytes()[15]) % self.links.len()]
-    }
-
-    /// The time that a first token is drawn from: this host's clock, or the server's clock if the two differ by more
-    /// than a second.
-    async fn token_time(&self, link: &Link) -> Result<Timestamp> {
-        if !self.monitor.is_clock_known() {
-            link.connect().await?;
-        }
-        if self.monitor.is_clock_known() && !self.monitor.has_skew() {
-            return Ok(self.monitor.wall_now());
-        }
-        Ok(link.call(&cmd("TIME"), value::parse_time).await?)
+    /// The route to this record. All calls for one record take the same connection of a server.
+    fn route(&self, rk: &RecordKey) -> Route<'_> {
+        self.nodes.route(rk)
     }
 
     /// Inserts the record, or returns the one that is already stored.
     async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, RedisCallError> {
-        let (link, name, record) = (self.link(rk), RedisKey::of(rk), change.record.encode(rk));
+        let (route, name, record) = (self.route(rk), RedisKey::of(rk), change.record.encode(rk));
         let mut commands = pipe();
         let set = commands.cmd("SET").arg(name.as_bytes()).arg(&record[..]);
         set.arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
         // An open record is its header.
         commands.cmd("GETRANGE").arg(name.as_bytes()).arg(0).arg(record.len() - 1);
-        link.call_pair(&commands, |replies| value::parse_insert(replies, &record)).await
+        route.call_pair(&commands, |replies| value::parse_insert(replies, &record)).await
     }
 }
 
@@ -147,7 +133,7 @@ impl Store for Redis {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
         for _ in 0..TRIES {
-            let now = self.token_time(self.link(&rk)).await?;
+            let now = self.route(&rk).token_time().await?;
             let (change, grant) = machine::first_grant(ask, &value::observe_absent(now));
             let write_refusal = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
@@ -177,7 +163,7 @@ impl Store for Redis {
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
-        let (link, name) = (self.link(rk), RedisKey::of(rk));
+        let (route, name) = (self.route(rk), RedisKey::of(rk));
         // Decode the record even where it is not returned: a damaged record must be an error, not a renewal.
         let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"YES" => reply.record(rk).map(|_| Renewed::Yes),
@@ -185,12 +171,12 @@ impl Store for Redis {
             b"GONE" => Ok(Renewed::Gone),
             _ => Err(value::unexpected_reply()),
         };
-        RENEW.run((link, &name), &[&claim.token.0.to_be_bytes(), &claim.owner.0], judge).await
+        RENEW.run((&route, &name), &[&claim.token.0.to_be_bytes(), &claim.owner.0], judge).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        let (link, name) = (self.link(rk), RedisKey::of(rk));
-        let absent = value::observe_absent(self.monitor.wall_now());
+        let (route, name) = (self.route(rk), RedisKey::of(rk));
+        let absent = value::observe_absent(self.nodes.wall_now());
         // The record that a completion writes does not depend on what is stored, so the machine is asked about an
         // absent record. With an age of zero the machine always gives a change. The server accepts no lifetime of zero.
         let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
@@ -222,21 +208,21 @@ impl Store for Redis {
             }
             _ => Err(value::unexpected_reply()),
         };
-        COMPLETE.run((link, &name), &arguments, judge).await
+        COMPLETE.run((&route, &name), &arguments, judge).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
-        let (link, name) = (self.link(rk), RedisKey::of(rk));
-        READ.run((link, &name), &[], |reply| value::parse_read(rk, &reply)).await
+        let (route, name) = (self.route(rk), RedisKey::of(rk));
+        READ.run((&route, &name), &[], |reply| value::parse_read(rk, &reply)).await
     }
 
-    /// Returns a store with a connection of its own.
+    /// Returns a store with a connection of its own to each server.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self::new(Arc::clone(&self.url), Arc::clone(&self.monitor), 1)))
+        Ok(Arc::new(Self { nodes: self.nodes.dedicated() }))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let (link, name) = (self.link(rk), RedisKey::of(rk));
+        let (route, name) = (self.route(rk), RedisKey::of(rk));
         let observed = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
         let arguments: [&[u8]; 4] =
             [&observed, &value::expiry_argument(seen), &next.record.encode(rk), &value::lifetime_argument(next)];
@@ -246,7 +232,7 @@ impl Store for Redis {
             b"CHANGED" => reply.record(rk).map(|_| Swapped::Changed),
             _ => Err(value::unexpected_reply()),
         };
-        SWAP.run((link, &name), &arguments, judge).await
+        SWAP.run((&route, &name), &arguments, judge).await
     }
 }
 
@@ -257,51 +243,31 @@ impl Inspect for Redis {
         Ok(0)
     }
 
-    /// Goes through the keys of the server's database by `SCAN`; the user needs that permission.
+    /// Goes through the keys of each server by `SCAN`; the user needs that permission, and in a cluster
+    /// `+cluster|nodes`.
     async fn scan(&self, ask: &Scan) -> Result<Chunk> {
-        inspection::scan(self, ask).await
+        match &self.nodes {
+            RedisNodes::Single(server) => inspection::scan(self, &server.links[0], ask).await,
+            RedisNodes::Cluster(cluster) => cluster::scan::scan(self, cluster, ask).await,
+        }
     }
 
     async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
         inspection::purge(self, rk, seen).await
     }
 
-    /// Checks the server's version, role and settings, its clock, and whether it was replaced or lost its data.
+    /// Checks each server's version, role and settings, its clock, and whether it was replaced or lost its data. In a
+    /// cluster each finding names its node.
     async fn check(&self) -> Result<Vec<Finding>> {
-        let link = &self.links[0];
-        link.observe_server().await?;
-        let info = link.call(&cmd("INFO"), value::reply_bytes).await?.unwrap_or_default();
-        let mut findings = ServerInfo::new(&String::from_utf8_lossy(&info)).findings();
-        let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-        // The count makes each message different, so that a repeated event is not taken for the one already reported.
-        if let Some(times) = self.monitor.data_losses.take_unreported() {
-            warn(&format!(
-                "the server has lost records since the last check; their operations may run again \
-                 (times seen by this process: {times})"
-            ));
+        match &self.nodes {
+            RedisNodes::Single(server) => checks::findings(&server.links[0], ServerPlace::Alone).await,
+            RedisNodes::Cluster(cluster) => cluster::checks::findings(cluster).await,
         }
-        if let Some(times) = self.monitor.process_changes.take_unreported() {
-            warn(&format!(
-                "another process now serves the server's address: a restarted server may lack writes that had not \
-                 reached its log, and a promoted replica may lack the last confirmed writes \
-                 (times seen by this process: {times})"
-            ));
-        }
-        if let Some(problem) = self.monitor.sentinel_problem() {
-            warn(problem);
-        }
-        if self.monitor.has_skew() {
-            warn(
-                "the server's clock and this host's clock are more than a second apart, so each begin first reads \
-                 the server's clock; synchronize both hosts, with NTP for instance",
-            );
-        }
-        Ok(findings)
     }
 }
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("connections", &self.links.len()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("connections", &self.nodes.connections()).finish_non_exhaustive()
     }
 }

@@ -14,5 +14,6 @@ fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
     let far = [postgres::far_backend(), redis::far_backend(), far::sqlite_backend()];
     let near = [dynamodb::backend(), postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
-    hapax_testkit::main(&near.into_iter().chain(far).collect::<Vec<_>>())
+    let clusters = RedisKind::ALL.map(redis::cluster_backend);
+    hapax_testkit::main(&near.into_iter().chain(clusters).chain(far).collect::<Vec<_>>())
 }

@@ -22,7 +22,9 @@ use hapax_stores::{
     PostgresDeadLetters, PostgresLedger, PostgresUrl, RedisDeadLetters, SqliteDeadLetters, SqliteLedger,
 };
 use hapax_testkit::MemoryBroker;
-use hapax_testkit::servers::{self, PgBouncer, PostgresServer, RedisKind, RedisServer, RedisServerOptions};
+use hapax_testkit::servers::{
+    self, PgBouncer, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RedisServerOptions,
+};
 use libtest_mimic::Trial;
 use tokio::time::Instant;
 
@@ -67,6 +69,12 @@ async fn redis_like(kind: RedisKind) -> World {
     World { letters: Arc::new(letters), _resources: Box::new(server) }
 }
 
+async fn redis_cluster(kind: RedisKind) -> World {
+    let cluster = RedisCluster::lent(RedisClusterOptions::new(kind)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&cluster.url().parse().unwrap()).unwrap();
+    World { letters: Arc::new(letters), _resources: Box::new(cluster) }
+}
+
 fn main() -> ExitCode {
     let refused = plain("redis::a_worker_that_parks_refuses_letters_that_do_not_tell_their_keys", park_refused);
     let damaged = [
@@ -96,6 +104,14 @@ fn main() -> ExitCode {
         }),
         cases("valkey", |name, case| {
             served("valkey", name, move || async move { case(redis_like(RedisKind::Valkey).await).await })
+        }),
+        cases("redis", |name, case| {
+            let name = format!("{name}_in_a_cluster");
+            served("redis", &name, move || async move { case(redis_cluster(RedisKind::Redis).await).await })
+        }),
+        cases("valkey", |name, case| {
+            let name = format!("{name}_in_a_cluster");
+            served("valkey", &name, move || async move { case(redis_cluster(RedisKind::Valkey).await).await })
         }),
     ];
     servers::main(stores.into_iter().flatten().chain(ledgers).chain(damaged).chain(unknown).chain([refused]))

@@ -12,7 +12,7 @@ use crate::table::{Offer, Offers};
 
 pub(crate) const OFFERS: Offers = Offers {
     store: Some(Offer {
-        form: "redis://HOST, rediss://HOST, unix:///PATH",
+        form: "redis://HOST, rediss://HOST, unix:///PATH, redis+cluster://HOST[,HOST]",
         read: |url| Ok(Arc::new(url.parse::<RedisUrl>()?)),
     }),
     dead_letters: Some("redis://HOST"),

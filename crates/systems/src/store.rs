@@ -301,6 +301,8 @@ mod tests {
             "redis://cache.example",
             "rediss://user:secret@cache.example:6380/2?connections=4",
             "unix:///run/redis.sock?db=1",
+            "redis+cluster://user:secret@a.example,b.example:7001?connections=2",
+            "rediss+cluster://a.example",
         ] {
             url.parse::<StoreUrl>().unwrap();
         }
@@ -308,7 +310,8 @@ mod tests {
             ("redis://", "redis://HOST"),
             ("redis://:secret@cache.example/zwei", "redis://HOST"),
             ("redis://cache.example?timeout=1s", "no parameter `timeout`"),
-            ("redis://cache.example?ca=ca.pem", "rediss://"),
+            ("redis://cache.example?ca=ca.pem", "write rediss"),
+            ("redis+cluster://a.example/2", "no databases"),
             ("rediss://cache.example?cert=client.pem", "cert and key only together"),
             ("redis://cache.example?connections=0", "from 1 to 64"),
         ] {

@@ -97,7 +97,7 @@ systems! {
     "Google Cloud Pub/Sub" Broker pubsub feature "pubsub" schemes ["pubsub"];
     "AWS S3" Server s3 feature "s3" schemes ["s3"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
-    "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix"];
+    "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix", "redis+cluster", "rediss+cluster"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
     "AWS DynamoDB" Server dynamodb feature "dynamodb" schemes ["dynamodb"];
     "memory:" Memory memory schemes ["memory"];

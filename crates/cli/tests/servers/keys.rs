@@ -1,7 +1,9 @@
 //! `hapax keys` on Redis and PostgreSQL.
 
 use hapax::stores::{Postgres, Redis};
-use hapax_testkit::servers::{self, PostgresServer, RedisKind, RedisServer, RedisServerOptions, Trial};
+use hapax_testkit::servers::{
+    self, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RedisServerOptions, Trial,
+};
 
 use crate::keys_commands::{changes_each_state_as_the_protocol_allows, drill, lists_more_than_a_page};
 
@@ -25,6 +27,15 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("keys_with_unknown_outcomes_of_a_killed_gateway_are_resolved", "redis", async || {
             let (server, directory) = (start().await, tempfile::tempdir().unwrap());
             drill(&server.url(), directory.path()).await;
+        }),
+        servers::test("keys_of_more_than_a_page_are_listed_from_a_cluster", "redis", async || {
+            let cluster = RedisCluster::lent(RedisClusterOptions::new(RedisKind::Redis)).await.unwrap();
+            lists_more_than_a_page(&Redis::connect(&cluster.url()).unwrap(), &cluster.url()).await;
+        }),
+        servers::test("keys_with_unknown_outcomes_of_a_gateway_on_a_cluster_are_resolved", "redis", async || {
+            let cluster = RedisCluster::lent(RedisClusterOptions::new(RedisKind::Redis)).await.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            drill(&cluster.url(), directory.path()).await;
         }),
     ]
 }

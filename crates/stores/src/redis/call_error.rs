@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use hapax_core::{Error, ErrorKind};
+use hapax_net::url::Host;
 use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
 use rustls::AlertDescription;
 
@@ -34,7 +35,7 @@ pub(super) enum Transport {
 const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     ("ASK", ErrorKind::NotApplied, CLUSTER),
     ("BUSY", ErrorKind::NotApplied, "a long-running script blocks the server"),
-    ("CLUSTERDOWN", ErrorKind::NotApplied, CLUSTER),
+    ("CLUSTERDOWN", ErrorKind::NotApplied, "the cluster is down: a slot has no master that answers"),
     ("CROSSSLOT", ErrorKind::NotApplied, CLUSTER),
     (
         "DENIED",
@@ -52,7 +53,7 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     ("NOSCRIPT", ErrorKind::NotApplied, "the server does not have the script any more"),
     ("OOM", ErrorKind::Full, "the server's memory is full; give it more memory, or shorten the retention"),
     ("READONLY", ErrorKind::NotApplied, "the server is a replica; use the URL of the primary"),
-    ("TRYAGAIN", ErrorKind::NotApplied, CLUSTER),
+    ("TRYAGAIN", ErrorKind::NotApplied, "the slot of the keys is being moved to another node"),
     ("UNKILLABLE", ErrorKind::NotApplied, "a long-running script blocks the server"),
     ("WRONGPASS", ErrorKind::Unusable, "the server rejects this user or password"),
     (
@@ -62,20 +63,25 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     ),
 ];
 
-const CLUSTER: &str = "the server is part of a cluster, which is not supported yet";
+const CLUSTER: &str = "another node of the cluster has the key; the URL of a cluster is redis+cluster://HOST";
 
 const PASSWORD: &str = "the server asks for a password; put it in the URL, or name its file by ?password-file=";
 
 const PERMISSIONS: &str = "the user lacks a permission; it needs ~hx:* and +set +get +getrange +exists +pexpiretime \
-    +pexpire +time +info +eval +evalsha, and +select for any database but 0";
+    +pexpire +time +info +eval +evalsha, +select for any database but 0, and in a cluster +cluster|slots and +asking";
 
 /// Refusals without a code of their own, by their first words. A script stops at a command that it may not run, and its
 /// only write is its last command, so nothing was written before.
-const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 7] = [
+const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 8] = [
     ("ACL failure in script", ErrorKind::Unusable, PERMISSIONS),
     ("Authentication required", ErrorKind::Unusable, PASSWORD),
     ("DB index is out of range", ErrorKind::Unusable, "the server has no database with the number in the URL"),
     ("The user executing the script", ErrorKind::Unusable, PERMISSIONS),
+    (
+        "This instance has cluster support disabled",
+        ErrorKind::Unusable,
+        "the server is no node of a cluster; the URL of a server that is alone is redis://HOST",
+    ),
     (
         "max number of clients reached",
         ErrorKind::NotApplied,
@@ -95,7 +101,47 @@ const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 7] = [
 
 const UNKNOWN_COMMAND: &str = "unknown command";
 
+/// What a node of a cluster answered, as far as the way of the call goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NodeAnswer {
+    /// The call was run, or may have been, or would fail again.
+    Final,
+    /// Not run: this node has the slot.
+    Moved { slot: u16, address: Host },
+    /// Not run: this node has the key already, and the slot soon.
+    Ask { address: Host },
+    /// Not run: another node, or the same one, may run it later.
+    Later,
+}
+
+/// The codes of a node that ran nothing and may run the same call later.
+const LATER: [&str; 5] = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN"];
+
 impl RedisCallError {
+    /// What follows for a call to a node of a cluster. `asked` is the node that answered.
+    pub(super) fn node_answer(&self, asked: Option<&Host>) -> NodeAnswer {
+        let error = match self {
+            Self::Judged(_) => return NodeAnswer::Final,
+            Self::NotSent(_) => return NodeAnswer::Later,
+            // A wrong password or certificate stays wrong.
+            Self::NotConnected(error, transport) => {
+                let (kind, _) = refusal(error).unwrap_or_else(|| connect_error(error, *transport));
+                return if kind == ErrorKind::NotApplied { NodeAnswer::Later } else { NodeAnswer::Final };
+            }
+            Self::Sent(error) => error,
+        };
+        let code = error.code().unwrap_or_default();
+        if LATER.contains(&code) {
+            return NodeAnswer::Later;
+        }
+        let redirection = error.redirect_node().and_then(|(address, slot)| Some((node_address(address, asked)?, slot)));
+        match (code, redirection) {
+            ("MOVED", Some((address, slot))) => NodeAnswer::Moved { slot, address },
+            ("ASK", Some((address, _))) => NodeAnswer::Ask { address },
+            _ => NodeAnswer::Final,
+        }
+    }
+
     /// Whether the server lacks the script, and so did not run it.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Sent(error) if error.kind() == Cause::Server(ServerErrorKind::NoScript))
@@ -115,6 +161,14 @@ impl RedisCallError {
     pub(super) fn is_from_replica(&self) -> bool {
         matches!(self, Self::Sent(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN")))
     }
+}
+
+/// Reads the address in a redirection. One without a host names a port of the node that was asked.
+fn node_address(text: &str, asked: Option<&Host>) -> Option<Host> {
+    // IPv6 addresses are without brackets.
+    let (name, port) = text.rsplit_once(':')?;
+    let name = if name.is_empty() { asked?.name.clone() } else { name.to_owned() };
+    Some(Host { name, port: port.parse().ok()? })
 }
 
 impl From<RedisCallError> for Error {
@@ -253,104 +307,4 @@ fn refusal(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use hapax_core::ErrorKind::{Damaged, Full, NotApplied, Unknown, Unusable};
-
-    use super::*;
-
-    /// Parses an error reply as the driver does.
-    fn error(line: &str) -> RedisError {
-        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        reply.extract_error().unwrap_err()
-    }
-
-    fn kind(error: RedisCallError) -> ErrorKind {
-        Error::from(error).kind()
-    }
-
-    /// Errors as servers word them. The tests in `tests/servers` produce most of them on a real server.
-    const ERRORS: [(&str, ErrorKind); 31] = [
-        ("ASK 1234 127.0.0.1:6379", NotApplied),
-        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotApplied),
-        ("CLUSTERDOWN The cluster is down", NotApplied),
-        ("CROSSSLOT Keys in request don't hash to the same slot", NotApplied),
-        ("DENIED Redis is running in protected mode because protected mode is enabled", Unusable),
-        ("EXECABORT Transaction discarded because of previous errors.", NotApplied),
-        ("LOADING Redis is loading the dataset in memory", NotApplied),
-        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", NotApplied),
-        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", Full),
-        ("MOVED 1234 127.0.0.1:6379", NotApplied),
-        ("NOAUTH Authentication required.", Unusable),
-        ("NOPERM this user has no permissions to run the 'set' command", Unusable),
-        ("NOREPLICAS Not enough good replicas to write.", Full),
-        ("NOSCRIPT No matching script. Please use EVAL.", NotApplied),
-        ("OOM command not allowed when used memory > 'maxmemory'.", Full),
-        ("READONLY You can't write against a read only replica.", NotApplied),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", NotApplied),
-        ("UNKILLABLE Sorry the script already executed write commands against the dataset.", NotApplied),
-        ("WRONGPASS invalid username-password pair or user is disabled.", Unusable),
-        ("WRONGTYPE Operation against a key holding the wrong kind of value", Damaged),
-        ("ERR DB index is out of range", Unusable),
-        ("ERR max number of clients reached", NotApplied),
-        ("ERR syntax error", Unusable),
-        ("ERR unknown command 'EVALSHA', with args beginning with:", Unusable),
-        ("ERR The user executing the script can't run this command or subcommand script: 1f", Unusable),
-        ("ERR ACL failure in script: User some has no permissions to run the 'get' command", Unusable),
-        ("ERR Authentication required.", Unusable),
-        ("ERR Error running script (call to 1f): @user_script:1: oh", Unknown),
-        ("ERR something new", Unknown),
-        ("BUSYKEY Target key name already exists.", Unknown),
-        ("NEWCODE something new", Unknown),
-    ];
-
-    #[test]
-    fn each_server_error_has_its_kind() {
-        for (line, expected) in ERRORS {
-            assert_eq!(kind(RedisCallError::Sent(error(line))), expected, "{line}");
-            let sent = RedisCallError::Sent(error(line));
-            assert!(sent.is_server_reply(), "{line}");
-            let from_replica = line.starts_with("READONLY") || line.starts_with("MASTERDOWN");
-            assert_eq!(sent.is_from_replica(), from_replica, "{line}");
-            let refuses_writes = ["OOM", "MISCONF", "NOREPLICAS"].iter().any(|code| line.starts_with(code));
-            assert_eq!(sent.is_write_refusal(), refuses_writes, "{line}");
-            assert_eq!(sent.is_unknown_script(), line.starts_with("NOSCRIPT"), "{line}");
-        }
-        let has_example = |code: &str| ERRORS.iter().any(|(line, _)| line.split(' ').next() == Some(code));
-        assert!(REFUSALS.iter().all(|(code, _, _)| has_example(code)));
-        assert!(REFUSALS_BY_TEXT.iter().all(|(text, _, _)| ERRORS.iter().any(|(line, _)| line[4..].starts_with(text))));
-    }
-
-    #[test]
-    fn a_call_that_was_not_sent_was_not_applied() {
-        for (line, expected) in ERRORS {
-            // Even an unknown error cannot make the outcome unknown here: nothing was sent.
-            let expected = if expected == Unknown { NotApplied } else { expected };
-            for transport in [Transport::Plain, Transport::Tls] {
-                assert_eq!(kind(RedisCallError::NotConnected(error(line), transport)), expected, "{line}");
-            }
-            assert_eq!(kind(RedisCallError::NotSent(error(line))), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn a_broken_connection_leaves_the_outcome_of_sent_calls_unknown() {
-        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
-        for broken in [BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof] {
-            let error = || RedisError::from(io::Error::from(broken));
-            assert_eq!(kind(RedisCallError::Sent(error())), Unknown, "{broken}");
-            assert!(!RedisCallError::Sent(error()).is_server_reply(), "{broken}");
-            assert_eq!(kind(RedisCallError::NotSent(error())), NotApplied, "{broken}");
-            assert_eq!(kind(RedisCallError::NotConnected(error(), Transport::Plain)), NotApplied, "{broken}");
-        }
-    }
-
-    #[test]
-    fn an_unreadable_reply_leaves_the_outcome_unknown() {
-        let parse = redis::parse_redis_value(b"-ERR unknown command 'SET', with args beginning with: '\xff'\r\n");
-        let error = parse.unwrap_err();
-        assert_eq!(error.kind(), Cause::Parse);
-        assert!(Error::from(RedisCallError::Sent(error.clone())).to_string().contains("renamed"));
-        assert_eq!(kind(RedisCallError::Sent(error.clone())), Unknown);
-        assert!(!RedisCallError::Sent(error).is_server_reply());
-    }
-}
+mod tests;

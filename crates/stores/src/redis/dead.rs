@@ -8,6 +8,9 @@
 //! hx:dead:taken            a hash: until when a worker has a letter, in microseconds
 //! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
 //! ```
+//!
+//! In a cluster the names begin with `hx:{dead}` instead of `hx:dead`, so that all keys are on one node. A script reads
+//! the set of a source before its first write: while the slot moves, a node may have the other keys and not that one.
 
 mod stored;
 
@@ -26,8 +29,8 @@ use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use redis::{Value, cmd};
 
 use super::RedisUrl;
-use super::link::Link;
-use super::server_monitor::ServerMonitor;
+use super::route::RedisNodes;
+use super::url::Deployment;
 use super::value;
 use crate::letter::{LetterColumns, readable};
 
@@ -49,10 +52,13 @@ use crate::letter::{LetterColumns, readable};
 /// # }
 /// ```
 pub struct RedisDeadLetters {
-    link: Link,
+    nodes: RedisNodes,
+    keys: &'static [&'static str; 5],
 }
 
 const KEYS: [&str; 5] = ["hx:dead", "hx:dead:ids", "hx:dead:marks", "hx:dead:reasons", "hx:dead:taken"];
+const KEYS_IN_CLUSTER: [&str; 5] =
+    ["hx:{dead}", "hx:{dead}:ids", "hx:{dead}:marks", "hx:{dead}:reasons", "hx:{dead}:taken"];
 
 impl RedisDeadLetters {
     /// Dead letters on the server of this URL, on the current tokio runtime. It connects at its first call.
@@ -73,14 +79,19 @@ impl RedisDeadLetters {
     /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
     pub fn with(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         url.client()?;
-        Ok(Self { link: Link::new(Arc::new(url.clone()), Arc::new(ServerMonitor::new(runtime))) })
+        let keys = match url.deployment() {
+            Deployment::Single => &KEYS,
+            Deployment::Cluster => &KEYS_IN_CLUSTER,
+        };
+        Ok(Self { nodes: RedisNodes::new(url, runtime), keys })
     }
 
     /// Runs a script and returns what it replied behind the number of the call.
     async fn run(&self, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
-        let number = self.link.number_call();
+        let route = self.nodes.route_to(self.keys[0].as_bytes());
+        let number = route.number_call();
         let mut command = cmd("EVAL");
-        command.arg(script).arg(KEYS.len()).arg(&KEYS[..]).arg(&number[..]);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys[..]).arg(&number[..]);
         for argument in arguments {
             command.arg(argument);
         }
@@ -94,7 +105,7 @@ impl RedisDeadLetters {
             }
             Ok(parts)
         };
-        Ok(self.link.call(&command, judge).await?)
+        Ok(route.call(&command, judge).await?)
     }
 
     /// Frees letters only after this time. A worker that extends its lease has them until then.

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
+use hapax_net::url::Host;
 use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value, cmd};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use super::call_error::RedisCallError;
@@ -39,7 +40,17 @@ pub(super) struct Link {
 
 type Connecting = BoxFuture<'static, Result<MultiplexedConnection, RedisCallError>>;
 
-struct LinkConnection {
+/// How a command comes to a node of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotEntry {
+    /// The node has the slot of the key, or there is no cluster.
+    Plain,
+    /// Another node has the slot and says that the key has moved here. `ASKING` counts for one command, so it goes
+    /// before each.
+    Asking,
+}
+
+pub(super) struct LinkConnection {
     sender: MultiplexedConnection,
     /// Calls that were cancelled since the last reply.
     unanswered: AtomicU32,
@@ -73,23 +84,52 @@ impl Link {
         command: &Cmd,
         judge: impl FnOnce(Value) -> Result<T> + Send,
     ) -> Result<T, RedisCallError> {
+        self.call_by(SlotEntry::Plain, command, judge).await
+    }
+
+    /// As [`call`](Self::call), at a node of a cluster.
+    pub(super) async fn call_by<T>(
+        &self,
+        entry: SlotEntry,
+        command: &Cmd,
+        judge: impl FnOnce(Value) -> Result<T> + Send,
+    ) -> Result<T, RedisCallError> {
         let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
-        let reply = async { sender.send_packed_command(command).await?.extract_error() };
+        let reply = async {
+            match entry {
+                SlotEntry::Plain => sender.send_packed_command(command).await?.extract_error(),
+                SlotEntry::Asking => {
+                    let commands = asking([command]);
+                    let mut replies = sender.send_packed_commands(&commands, 0, commands.len()).await?;
+                    // Behind the reply to `ASKING`.
+                    replies.pop().unwrap_or(Value::Nil).extract_error()
+                }
+            }
+        };
         let judged = judge(self.wait_for_reply(&connection, reply).await?);
         self.finish(&connection, judged.map_err(RedisCallError::Judged))
     }
 
-    /// Sends two commands in one write and passes both replies to `judge`, as [`call`](Self::call) does. An error reply
-    /// is passed on as a value: the other reply tells whether it belongs to this call.
+    /// Sends two commands in one write and passes both replies to `judge`, as [`call_by`](Self::call_by) does. An error
+    /// reply is passed on as a value: the other reply tells whether it belongs to this call.
     pub(super) async fn call_pair<T>(
         &self,
+        entry: SlotEntry,
         commands: &Pipeline,
         judge: impl FnOnce([Value; 2]) -> Result<T, RedisCallError> + Send,
     ) -> Result<T, RedisCallError> {
         let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
-        let replies = self.wait_for_reply(&connection, sender.send_packed_commands(commands, 0, 2)).await?;
+        let replies = match entry {
+            SlotEntry::Plain => self.wait_for_reply(&connection, sender.send_packed_commands(commands, 0, 2)).await?,
+            SlotEntry::Asking => {
+                let commands = asking(commands.cmd_iter());
+                let sent = sender.send_packed_commands(&commands, 0, commands.len());
+                // Each reply stands behind one to `ASKING`.
+                self.wait_for_reply(&connection, sent).await?.into_iter().skip(1).step_by(2).collect()
+            }
+        };
         let pair = <[Value; 2]>::try_from(replies).map_err(|_| RedisCallError::Judged(value::unexpected_reply()));
         self.finish(&connection, pair.and_then(judge))
     }
@@ -111,9 +151,24 @@ impl Link {
         }
     }
 
-    /// A number that no other call on this server has, as far as this process knows. A script repeats it in its reply.
-    pub(super) fn number_call(&self) -> [u8; 8] {
-        self.monitor.number_call().to_be_bytes()
+    /// What is known of the server behind the link.
+    pub(super) fn monitor(&self) -> &ServerMonitor {
+        &self.monitor
+    }
+
+    /// The node of a cluster behind the link.
+    pub(super) fn address(&self) -> Option<&Host> {
+        self.url.node()
+    }
+
+    /// The present connection, if there is one.
+    pub(super) fn connection_now(&self) -> Option<Weak<LinkConnection>> {
+        self.current().map(|connection| Arc::downgrade(&connection))
+    }
+
+    /// Whether calls still take this connection.
+    pub(super) fn takes(&self, connection: &Weak<LinkConnection>) -> bool {
+        self.current.read().as_ref().is_some_and(|current| Weak::ptr_eq(&Arc::downgrade(current), connection))
     }
 
     /// Connects if there is no connection. A new connection reads the server's clock.
@@ -198,6 +253,15 @@ impl Link {
             *current = None;
         }
     }
+}
+
+/// The commands, each behind an `ASKING` of its own.
+fn asking<'a>(commands: impl IntoIterator<Item = &'a Cmd>) -> Pipeline {
+    let mut asking = pipe();
+    for command in commands {
+        asking.cmd("ASKING").add_command(command.clone());
+    }
+    asking
 }
 
 fn broken_pipe() -> RedisError {

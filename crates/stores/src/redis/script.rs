@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use hapax_core::Result;
 use redis::{Cmd, Script, Value, cmd};
 
-use super::link::Link;
+use super::route::Route;
 use super::value::{self, RedisKey, ScriptReply};
 
 /// A Lua script over one record. Its last argument is the number of the call. It replies `{outcome, that number, the
@@ -33,14 +33,14 @@ impl RecordScript {
     /// so the call is then repeated with the full text.
     pub(super) async fn run<T>(
         &self,
-        (link, name): (&Link, &RedisKey),
+        (route, name): (&Route<'_>, &RedisKey),
         arguments: &[&[u8]],
         judge: impl Fn(ScriptReply) -> Result<T> + Send + Sync,
     ) -> Result<T> {
         let send = async |verb, script| {
-            let number = link.number_call();
+            let number = route.number_call();
             let command = script_command((verb, script), name, arguments, &number);
-            link.call(&command, |reply| judge(parse(reply, &number)?)).await
+            route.call(&command, |reply| judge(parse(reply, &number)?)).await
         };
         Ok(match send("EVALSHA", &self.digest).await {
             Err(error) if error.is_unknown_script() => send("EVAL", self.text).await?,

@@ -2,6 +2,15 @@
 
 use hapax_core::store::{Finding, Severity};
 
+/// How the server is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerPlace {
+    /// It has all records.
+    Alone,
+    /// It is a node of a cluster: a master with its part of the records, or a replica that may take over.
+    InCluster,
+}
+
 /// The reply to `INFO`.
 pub(super) struct ServerInfo<'a>(&'a str);
 
@@ -42,15 +51,15 @@ impl<'a> ServerInfo<'a> {
     }
 
     /// Lists every setting and condition that endangers the guarantee.
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    pub(super) fn findings(&self, place: ServerPlace) -> Vec<Finding> {
         let to_finding =
             |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
-        let refusals = self.refusals().into_iter().filter_map(to_finding(Severity::Refuse));
+        let refusals = self.refusals(place).into_iter().filter_map(to_finding(Severity::Refuse));
         refusals.chain(self.warnings().into_iter().filter_map(to_finding(Severity::Warn))).collect()
     }
 
     /// Conditions under which the store must not be used: whether each is present, and its message.
-    fn refusals(&self) -> [(bool, String); 4] {
+    fn refusals(&self, place: ServerPlace) -> [(bool, String); 4] {
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         let (product, version) = self.product();
         [
@@ -65,8 +74,22 @@ impl<'a> ServerInfo<'a> {
                      of an evicted record runs again; set maxmemory-policy noeviction"
                 ),
             ),
-            (self.has("role", "slave"), "the server is a replica; use the URL of its primary".into()),
-            (self.has("cluster_enabled", "1"), "the server is part of a cluster, which is not supported yet".into()),
+            match place {
+                ServerPlace::Alone => {
+                    (self.has("role", "slave"), "the server is a replica; use the URL of its primary".into())
+                }
+                ServerPlace::InCluster => (false, String::new()),
+            },
+            match place {
+                ServerPlace::Alone => (
+                    self.has("cluster_enabled", "1"),
+                    "the server is a node of a cluster; write redis+cluster:// instead of redis://".into(),
+                ),
+                ServerPlace::InCluster => (
+                    self.has("cluster_enabled", "0"),
+                    "the server is no node of a cluster; write redis:// instead of redis+cluster://".into(),
+                ),
+            },
         ]
     }
 
@@ -109,7 +132,8 @@ mod tests {
     fn findings(from: &str, to: &str) -> Vec<(Severity, String)> {
         let info = HEALTHY.replace(from, to);
         assert!(from.is_empty() || info != HEALTHY, "{from} is not in the sample");
-        ServerInfo::new(&info).findings().into_iter().map(|finding| (finding.severity, finding.message)).collect()
+        let findings = ServerInfo::new(&info).findings(ServerPlace::Alone);
+        findings.into_iter().map(|finding| (finding.severity, finding.message)).collect()
     }
 
     #[test]
@@ -121,6 +145,16 @@ mod tests {
         );
         assert_eq!(findings("redis_version:7.0.15", "redis_version:10.0.0"), []);
         assert_eq!(findings("maxmemory:100", "maxmemory:0"), [], "a server without a memory limit");
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_may_be_a_replica() {
+        let info = HEALTHY.replace("cluster_enabled:0", "cluster_enabled:1");
+        for info in [info.replace("role:master", "role:slave"), info] {
+            assert_eq!(ServerInfo::new(&info).findings(ServerPlace::InCluster), []);
+        }
+        let alone = ServerInfo::new(HEALTHY).findings(ServerPlace::InCluster);
+        assert!(alone.iter().any(|finding| finding.message.contains("no node of a cluster")), "{alone:?}");
     }
 
     #[test]

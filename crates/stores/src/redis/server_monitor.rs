@@ -12,12 +12,10 @@ use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd, pipe};
 
+use super::amnesia::{AmnesiaKey, AmnesiaMarks};
 use super::server_info::ServerInfo;
 use super::value;
 use crate::server_events::{EventCounter, LastValue};
-
-/// A key with a random value, written once and without expiry. If its value changes, the server has lost its data.
-pub(super) const SENTINEL: &str = "hx:amnesia";
 
 /// While the server's clock differs by less than this, first tokens are drawn from this host's clock.
 const MAX_SKEW: Duration = Duration::from_secs(1);
@@ -25,11 +23,9 @@ const MAX_SKEW: Duration = Duration::from_secs(1);
 /// The last observations of the server. All connections share them.
 pub(super) struct ServerMonitor {
     runtime: Arc<dyn Runtime>,
-    sentinel: LastValue,
+    marks: AmnesiaMarks,
     /// The server's run id: it changes with a restart, and when a replica takes over from its primary.
     process: LastValue,
-    /// How many observations have begun.
-    observations: AtomicU64,
     /// The number of the next call of a script.
     calls: AtomicU64,
     has_skew: AtomicBool,
@@ -42,15 +38,14 @@ pub(super) struct ServerMonitor {
 }
 
 impl ServerMonitor {
-    pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
+    pub(super) fn new(runtime: Arc<dyn Runtime>, marks: AmnesiaMarks) -> Self {
         // Processes begin at different numbers, so that no reply to another process fits a call of this one.
         let mut first_call = [0; 8];
         runtime.fill_random(&mut first_call);
         Self {
             runtime,
-            sentinel: LastValue::default(),
+            marks,
             process: LastValue::default(),
-            observations: AtomicU64::default(),
             calls: AtomicU64::new(u64::from_be_bytes(first_call)),
             has_skew: AtomicBool::default(),
             is_clock_known: AtomicBool::default(),
@@ -87,13 +82,17 @@ impl ServerMonitor {
     /// Reads the run id, the sentinel and the clock: on every new connection, and at every check. A command that the
     /// server refuses is ignored here; the checks report it.
     pub(super) async fn observe(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        let (observation, keys) = self.marks.observe();
         let mut commands = pipe();
-        commands.ignore_errors().cmd("INFO").arg("server").get(SENTINEL).cmd("TIME");
-        let observation = self.observations.fetch_add(1, Ordering::Relaxed);
+        commands.ignore_errors().cmd("INFO").arg("server");
+        for key in &keys {
+            commands.get(key.name());
+        }
+        commands.cmd("TIME");
         let (before, sent) = (self.wall_now(), self.runtime.boottime_now());
-        let mut replies = connection.send_packed_commands(&commands, 0, 3).await?;
+        let mut replies = connection.send_packed_commands(&commands, 0, commands.len()).await?;
         let trip = self.runtime.boottime_now().saturating_sub(sent);
-        // `pop` takes the replies from the end: the clock, then the sentinel, then INFO.
+        // `pop` takes the replies from the end: the clock, then the sentinels, then INFO.
         // In a longer round trip, the moment at which the server read its clock is too uncertain to compare.
         if let Some(theirs) = replies.pop().and_then(|time| value::parse_time(time).ok()).filter(|_| trip <= MAX_SKEW) {
             // Assume that the server read its clock halfway through the round trip.
@@ -102,14 +101,17 @@ impl ServerMonitor {
             self.has_skew.store(skew > MAX_SKEW, Ordering::Relaxed);
             self.is_clock_known.store(true, Ordering::Release);
         }
-        if let Some(found) = replies.pop() {
-            let sentinel = self.ensure_sentinel(found, connection).await?;
-            *self.sentinel_problem.lock() = sentinel_problem(&sentinel);
-            self.compare_sentinel(sentinel, observation);
+        let mut problem = None;
+        for (key, found) in keys.into_iter().rev().zip(std::iter::from_fn(|| replies.pop())) {
+            let sentinel = self.ensure_sentinel(key, found, connection).await?;
+            problem = problem.or(sentinel_problem(&sentinel));
+            self.compare_sentinel(key, sentinel, observation);
         }
+        *self.sentinel_problem.lock() = problem;
         let info = replies.pop().and_then(|info| value::reply_bytes(info).ok()).flatten().unwrap_or_default();
         if let Some(run_id) = ServerInfo::new(&String::from_utf8_lossy(&info)).run_id()
             && self.process.has_changed(observation, Bytes::copy_from_slice(run_id.as_bytes()))
+            && self.marks.has_records()
         {
             self.process_changes.increment();
         }
@@ -121,9 +123,9 @@ impl ServerMonitor {
         *self.sentinel_problem.lock()
     }
 
-    fn compare_sentinel(&self, sentinel: Value, observation: u64) {
+    fn compare_sentinel(&self, key: AmnesiaKey, sentinel: Value, observation: u64) {
         if let Ok(Some(value)) = value::reply_bytes(sentinel)
-            && self.sentinel.has_changed(observation, value)
+            && self.marks.has_changed(observation, key, value)
         {
             self.data_losses.increment();
             telemetry::store_forgot();
@@ -131,14 +133,19 @@ impl ServerMonitor {
     }
 
     /// Returns the reply to `GET`, or writes a new sentinel if there was none and returns that.
-    async fn ensure_sentinel(&self, found: Value, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+    async fn ensure_sentinel(
+        &self,
+        key: AmnesiaKey,
+        found: Value,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Value, RedisError> {
         if found != Value::Nil {
             return Ok(found);
         }
         let mut ours = [0; 16];
         self.runtime.fill_random(&mut ours);
         let mut set = cmd("SET");
-        set.arg(SENTINEL).arg(&ours).arg("NX").arg("GET");
+        set.arg(key.name()).arg(&ours).arg("NX").arg("GET");
         // The reply is nil unless another process wrote its sentinel first.
         let theirs = connection.send_packed_command(&set).await?;
         Ok(if theirs == Value::Nil { Value::BulkString(ours.into()) } else { theirs })

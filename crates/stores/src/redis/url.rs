@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::journal::StorePlace;
 use hapax_core::{Error, Result};
 use hapax_net::tls::certificates_pem;
-use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape, read, read_secret};
+use hapax_net::url::{Host, HostCount, Login, ServerUrl, UrlShape, read, read_secret};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
@@ -22,14 +22,17 @@ use crate::errors::{invalid, unusable};
 /// ```text
 /// redis://[USER:PASSWORD@]HOST[:6379][/DATABASE]               rediss://… over TLS
 /// unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]
+/// redis+cluster://[USER:PASSWORD@]HOST[:6379][,HOST…]          rediss+cluster://… over TLS
 /// ```
+///
+/// The URL of a cluster names some of its nodes, which tell the others. A cluster has no databases.
 ///
 /// | parameter | |
 /// |---|---|
 /// | `password-file=PATH` | a file with the password, instead of a password in the URL |
 /// | `ca=PATH` | TLS: the authority that signed the server's certificate (PEM), instead of the system's authorities |
 /// | `cert=PATH`, `key=PATH` | TLS: a client certificate and its key (PEM), if the server demands one |
-/// | `connections=N` | the number of connections for records, 1 by default |
+/// | `connections=N` | the number of connections for records to each server, 1 by default |
 ///
 /// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
 /// `Debug` hide the password.
@@ -46,6 +49,18 @@ pub struct RedisUrl {
     url: ServerUrl,
     database: i64,
     connections: usize,
+    deployment: Deployment,
+    /// The node of a cluster that this copy of the URL names.
+    node: Option<Host>,
+}
+
+/// What the URL names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deployment {
+    /// One server, with its replicas behind it.
+    Single,
+    /// The nodes of a cluster.
+    Cluster,
 }
 
 /// After this long without traffic the kernel probes the peer. On Linux it closes a connection whose peer has
@@ -63,6 +78,17 @@ const SHAPE: UrlShape = UrlShape {
     parameters: &["password-file", "ca", "cert", "key", "connections", "user", "pass", "db"],
 };
 
+const CLUSTER_SHAPE: UrlShape = UrlShape {
+    schemes: &["redis+cluster", "rediss+cluster"],
+    port: 6379,
+    what: "a Redis cluster",
+    example: "redis+cluster://HOST[,HOST…] or rediss+cluster://HOST[,HOST…]",
+    hosts: HostCount::Several,
+    login: Login::AnyUser,
+    needs_path: false,
+    parameters: &["password-file", "ca", "cert", "key", "connections"],
+};
+
 /// The parameters of a socket alone. Other URLs have them before the `?`.
 const OF_SOCKETS: &[&str] = &["user", "pass", "db"];
 
@@ -72,6 +98,9 @@ impl FromStr for RedisUrl {
     /// # Errors
     /// `Invalid` if the text is not the URL of a Redis server, or has an unknown parameter.
     fn from_str(text: &str) -> Result<Self> {
+        if text.split_once("://").is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().ends_with("+cluster")) {
+            return Self::cluster(CLUSTER_SHAPE.parse(text)?);
+        }
         let url = SHAPE.parse(text)?;
         let is_socket = url.scheme() == "unix";
         if is_socket != url.hosts().is_empty() || is_socket && url.path().is_empty() {
@@ -80,9 +109,7 @@ impl FromStr for RedisUrl {
         if let Some(name) = OF_SOCKETS.iter().find(|name| !is_socket && url.parameter(name).is_some()) {
             return Err(invalid(format!("the parameter `{name}` is for unix:///PATH")));
         }
-        if url.scheme() != "rediss" && url.has_tls_files() {
-            return Err(invalid("ca, cert and key are for TLS: write rediss://"));
-        }
+        refuse_files_without_tls(&url)?;
         if url.parameter("pass").is_some() && url.parameter("password-file").is_some() {
             return Err(invalid("the URL has a password or a password-file, not both"));
         }
@@ -90,15 +117,37 @@ impl FromStr for RedisUrl {
         let database = if database.is_empty() { Ok(0) } else { database.parse() };
         let database = database.map_err(|_| SHAPE.wrong())?;
         let connections = url.number("connections", 1..=64)?.unwrap_or(1);
-        Ok(Self { url, database, connections })
+        Ok(Self { url, database, connections, deployment: Deployment::Single, node: None })
     }
 }
 
+/// Files for TLS need a scheme for TLS.
+fn refuse_files_without_tls(url: &ServerUrl) -> Result<()> {
+    if !url.scheme().starts_with("rediss") && url.has_tls_files() {
+        return Err(invalid("ca, cert and key are for TLS: write rediss in the URL, not redis"));
+    }
+    Ok(())
+}
+
 impl RedisUrl {
-    /// The place of the records: host, port and database, or the socket, without credentials. Two URLs that name one
-    /// server in two ways have two places.
+    fn cluster(url: ServerUrl) -> Result<Self> {
+        refuse_files_without_tls(&url)?;
+        if !url.path().trim_matches('/').is_empty() {
+            return Err(invalid("a Redis cluster has no databases: leave out what follows the hosts"));
+        }
+        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
+        Ok(Self { url, database: 0, connections, deployment: Deployment::Cluster, node: None })
+    }
+
+    /// The place of the records: host, port and database, or the socket, or the named nodes of a cluster, without
+    /// credentials. Two URLs that name one server in two ways have two places.
     pub fn place(&self) -> StorePlace {
         let database = self.database;
+        if self.deployment == Deployment::Cluster {
+            let mut hosts: Vec<_> = self.url.hosts().iter().map(|host| host.to_string().to_ascii_lowercase()).collect();
+            hosts.sort_unstable();
+            return StorePlace::new(format!("redis+cluster://{}", hosts.join(",")));
+        }
         StorePlace::new(match self.url.hosts() {
             // With and without TLS, a server has the same records.
             [host, ..] => format!("redis://{}/{database}", host.to_string().to_ascii_lowercase()),
@@ -110,8 +159,26 @@ impl RedisUrl {
         self.connections
     }
 
+    pub(super) fn deployment(&self) -> Deployment {
+        self.deployment
+    }
+
+    /// The named hosts.
+    pub(super) fn hosts(&self) -> &[Host] {
+        self.url.hosts()
+    }
+
+    /// The same URL for this node of the cluster.
+    pub(super) fn at(&self, node: Host) -> Self {
+        Self { node: Some(node), ..self.clone() }
+    }
+
+    pub(super) fn node(&self) -> Option<&Host> {
+        self.node.as_ref()
+    }
+
     pub(super) fn transport(&self) -> Transport {
-        if self.url.scheme() == "rediss" { Transport::Tls } else { Transport::Plain }
+        if self.url.scheme().starts_with("rediss") { Transport::Tls } else { Transport::Plain }
     }
 
     fn uses_tls(&self) -> bool {
@@ -137,7 +204,7 @@ impl RedisUrl {
     }
 
     fn address(&self) -> ConnectionAddr {
-        let Some(host) = self.url.hosts().first() else {
+        let Some(host) = self.node.as_ref().or(self.url.hosts().first()) else {
             return ConnectionAddr::Unix(format!("/{}", self.url.path()).into());
         };
         let (host, port) = (host.name.clone(), host.port);
@@ -207,6 +274,8 @@ mod tests {
             ("redis://[::1]/1", "redis://[::1]:6379/1"),
             ("unix:///run/redis.sock?user=u&pass=secret&db=3", "unix:///run/redis.sock?db=3"),
             ("unix:///run/redis.sock", "unix:///run/redis.sock?db=0"),
+            ("redis+cluster://u:secret@B.example,a.example:7000", "redis+cluster://a.example:7000,b.example:6379"),
+            ("rediss+cluster://a.example", "redis+cluster://a.example:6379"),
         ] {
             let shown = url.parse::<RedisUrl>().unwrap().place().to_string();
             assert_eq!(shown, place);
@@ -221,6 +290,10 @@ mod tests {
             ("redis://:a?b@host", "%3F"),
             ("redis://host#part", "%23"),
             ("redis://", "redis://HOST"),
+            ("redis+cluster://", "redis+cluster://HOST"),
+            ("redis+cluster://a,b/2", "no databases"),
+            ("redis+cluster://a,b?ca=ca.pem", "write rediss"),
+            ("redis://a,b", "only one host"),
         ] {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(error.to_string().contains(remedy), "{text}: {error}");

@@ -1,5 +1,7 @@
 //! The suite's setup of Redis and Valkey: each case starts its own server, whose clock can be stepped.
 
+mod cluster;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use hapax_core::{RecordKey, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
 use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart, golden_call};
+
+pub(crate) use cluster::cluster_backend;
 
 pub(crate) fn backend(kind: RedisKind) -> Backend {
     let backend =
@@ -61,6 +65,12 @@ impl RedisSetup {
     }
 }
 
+/// The golden record as it is stored.
+fn golden_value() -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
+    (0..GOLDEN.len()).step_by(2).map(digit).collect()
+}
+
 /// The Redis key of a record.
 fn name(rk: &RecordKey) -> Vec<u8> {
     [b"hx:", &rk.as_bytes()[..]].concat()
@@ -105,8 +115,7 @@ impl Setup for RedisSetup {
     }
 
     async fn put_golden(&self) {
-        let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
-        let value: Vec<u8> = (0..GOLDEN.len()).step_by(2).map(digit).collect();
+        let value = golden_value();
         let name = name(&golden_call().record_key());
         assert_eq!(self.command(&[b"SET", &name, &value, b"EX", b"86400"]).await.text(), "OK");
     }

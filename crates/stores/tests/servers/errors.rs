@@ -191,8 +191,8 @@ async fn cluster(kind: RedisKind) {
     // The node redirects only after it considers the cluster complete.
     let moved = || async { format!("{:?}", expect_error(operation.begin(&*store, FIRST).await)).contains("Moved") };
     until("the slot has moved", moved).await;
-    assert_refused(operation.begin(&*store, FIRST).await, NotApplied, "not supported yet");
-    assert_refused(store.read(&operation.0.record_key()).await, NotApplied, "not supported yet");
+    assert_refused(operation.begin(&*store, FIRST).await, NotApplied, "redis+cluster://HOST");
+    assert_refused(store.read(&operation.0.record_key()).await, NotApplied, "redis+cluster://HOST");
 
     ask(&node, &["CLUSTER", "SETSLOT", &slot, "NODE", &mine]).await;
     ask(&node, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &theirs]).await;

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 mod access;
+mod cluster;
 mod connections;
 mod dynamodb;
 mod errors;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
             permissions::tests(),
             connections::tests(),
             access::tests(),
+            cluster::tests(),
             faults::tests(),
             server_changes::tests(),
             misrouted_replies::tests(),

@@ -22,7 +22,10 @@ if taken_until and tonumber(taken_until) > tonumber(micros) then return {ARGV[1]
 -- Each change has a mark of its own.
 local next_mark = micros
 if mark ~= '' and tonumber(mark) >= tonumber(micros) then next_mark = string.format('%.0f', tonumber(mark) + 1) end
+local marked = KEYS[1] .. ':marked:' .. found[2][4]
+-- Read before the first write: see dead.rs.
+redis.call('ZSCORE', marked, ARGV[2])
 if next_reason then redis.call('HSET', KEYS[4], ARGV[2], next_reason) end
 redis.call('HSET', KEYS[3], ARGV[2], next_mark)
-redis.call('ZADD', KEYS[1] .. ':marked:' .. found[2][4], string.sub(micros, 1, -4), ARGV[2])
+redis.call('ZADD', marked, string.sub(micros, 1, -4), ARGV[2])
 return {ARGV[1], 'yes'}

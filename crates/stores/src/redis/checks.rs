@@ -1,0 +1,42 @@
+//! What endangers the guarantee on one server.
+
+use hapax_core::Result;
+use hapax_core::store::{Finding, Severity};
+use redis::cmd;
+
+use super::link::Link;
+use super::server_info::{ServerInfo, ServerPlace};
+use super::value;
+
+/// Looks at the server behind a link. A loss of data and a change of the process are reported once.
+pub(super) async fn findings(link: &Link, place: ServerPlace) -> Result<Vec<Finding>> {
+    link.observe_server().await?;
+    let info = link.call(&cmd("INFO"), value::reply_bytes).await?.unwrap_or_default();
+    let mut findings = ServerInfo::new(&String::from_utf8_lossy(&info)).findings(place);
+    let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
+    let monitor = link.monitor();
+    // The count makes each message different, so that a repeated event is not taken for the one already reported.
+    if let Some(times) = monitor.data_losses.take_unreported() {
+        warn(&format!(
+            "the server has lost records since the last check; their operations may run again \
+             (times seen by this process: {times})"
+        ));
+    }
+    if let Some(times) = monitor.process_changes.take_unreported() {
+        warn(&format!(
+            "another process now serves the server's address: a restarted server may lack writes that had not \
+             reached its log, and a promoted replica may lack the last confirmed writes \
+             (times seen by this process: {times})"
+        ));
+    }
+    if let Some(problem) = monitor.sentinel_problem() {
+        warn(problem);
+    }
+    if monitor.has_skew() {
+        warn(
+            "the server's clock and this host's clock are more than a second apart, so each begin first reads \
+             the server's clock; synchronize both hosts, with NTP for instance",
+        );
+    }
+    Ok(findings)
+}

@@ -1,0 +1,189 @@
+//! The way of a call to the server that has its key: one server, or a node of a cluster.
+
+use std::sync::Arc;
+
+use hapax_core::runtime::Runtime;
+use hapax_core::{RecordKey, Result, Timestamp};
+use redis::{Cmd, Pipeline, Value, cmd};
+
+use super::RedisUrl;
+use super::amnesia::AmnesiaMarks;
+use super::call_error::RedisCallError;
+use super::cluster::{Cluster, SlotAttempt, slot};
+use super::link::{Link, SlotEntry};
+use super::server_monitor::ServerMonitor;
+use super::url::Deployment;
+use super::value::{self, RedisKey};
+
+/// The connections of one store.
+pub(super) enum RedisNodes {
+    Single(SingleServer),
+    Cluster(Cluster),
+}
+
+/// The connections to one server.
+pub(super) struct SingleServer {
+    url: Arc<RedisUrl>,
+    monitor: Arc<ServerMonitor>,
+    pub(super) links: Vec<Link>,
+}
+
+impl SingleServer {
+    fn new(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>, connections: usize) -> Self {
+        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&monitor))).collect();
+        Self { url, monitor, links }
+    }
+}
+
+impl RedisNodes {
+    /// As many connections to each server as the URL says. Each is opened at its first use.
+    pub(super) fn new(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Self {
+        let (shared, connections) = (Arc::new(url.clone()), url.connections());
+        match url.deployment() {
+            Deployment::Single => Self::Single(SingleServer::new(
+                shared,
+                Arc::new(ServerMonitor::new(runtime, AmnesiaMarks::of_server())),
+                connections,
+            )),
+            Deployment::Cluster => Self::Cluster(Cluster::new(shared, runtime, connections)),
+        }
+    }
+
+    /// One more connection to each server.
+    pub(super) fn dedicated(&self) -> Self {
+        match self {
+            Self::Single(server) => {
+                Self::Single(SingleServer::new(Arc::clone(&server.url), Arc::clone(&server.monitor), 1))
+            }
+            Self::Cluster(cluster) => Self::Cluster(cluster.dedicated()),
+        }
+    }
+
+    /// The route to a record. All calls for one record take the same connection of a server.
+    pub(super) fn route(&self, rk: &RecordKey) -> Route<'_> {
+        self.lane(RedisKey::of(rk).as_bytes(), usize::from(rk.as_bytes()[15]))
+    }
+
+    /// The route to a key that is no record.
+    pub(super) fn route_to(&self, key: &[u8]) -> Route<'_> {
+        self.lane(key, 0)
+    }
+
+    fn lane(&self, key: &[u8], lane: usize) -> Route<'_> {
+        match self {
+            Self::Single(server) => Route::Single(&server.links[lane % server.links.len()]),
+            Self::Cluster(cluster) => Route::Slot { cluster, slot: slot(key), lane },
+        }
+    }
+
+    /// The number of connections to each server.
+    pub(super) fn connections(&self) -> usize {
+        match self {
+            Self::Single(server) => server.links.len(),
+            Self::Cluster(cluster) => cluster.connections(),
+        }
+    }
+
+    pub(super) fn wall_now(&self) -> Timestamp {
+        match self {
+            Self::Single(server) => server.monitor.wall_now(),
+            Self::Cluster(cluster) => cluster.wall_now(),
+        }
+    }
+}
+
+/// The way to the server that has one key.
+pub(super) enum Route<'a> {
+    Single(&'a Link),
+    Slot { cluster: &'a Cluster, slot: u16, lane: usize },
+}
+
+impl Route<'_> {
+    /// Sends a command as [`Link::call`] does. A node of a cluster that did not run it may name another node, or may
+    /// have to be asked again: then it is sent again, because it was certainly not applied.
+    pub(super) async fn call<T>(
+        &self,
+        command: &Cmd,
+        judge: impl Fn(Value) -> Result<T> + Send + Sync,
+    ) -> Result<T, RedisCallError> {
+        let mut attempt = match self {
+            Self::Single(link) => return link.call(command, judge).await,
+            Self::Slot { cluster, slot, lane } => SlotAttempt::new(cluster, *slot, *lane),
+        };
+        loop {
+            let (link, entry) = attempt.target().await?;
+            let replied = link.call_by(entry, command, &judge).await;
+            attempt.answered();
+            match replied {
+                Err(error) => attempt.redirect(error).await?,
+                replied => return replied,
+            }
+        }
+    }
+
+    /// Sends two commands as [`Link::call_pair`] does, again if [`call`](Self::call) would.
+    pub(super) async fn call_pair<T>(
+        &self,
+        commands: &Pipeline,
+        judge: impl Fn([Value; 2]) -> Result<T, RedisCallError> + Send + Sync,
+    ) -> Result<T, RedisCallError> {
+        let mut attempt = match self {
+            Self::Single(link) => return link.call_pair(SlotEntry::Plain, commands, judge).await,
+            Self::Slot { cluster, slot, lane } => SlotAttempt::new(cluster, *slot, *lane),
+        };
+        loop {
+            let (link, entry) = attempt.target().await?;
+            let replied = link.call_pair(entry, commands, &judge).await;
+            attempt.answered();
+            match replied {
+                Err(error) => attempt.redirect(error).await?,
+                replied => return replied,
+            }
+        }
+    }
+
+    /// The time that a first token is drawn from: this host's clock, or the server's clock if the two differ by more
+    /// than a second.
+    pub(super) async fn token_time(&self) -> Result<Timestamp> {
+        let now = match self {
+            Self::Single(link) => {
+                if !link.monitor().is_clock_known() {
+                    link.connect().await?;
+                }
+                token_clock(link)
+            }
+            Self::Slot { cluster, slot, lane } => {
+                let mut attempt = SlotAttempt::new(cluster, *slot, *lane);
+                loop {
+                    let (link, _) = attempt.target().await?;
+                    attempt.not_sent();
+                    if link.monitor().is_clock_known() {
+                        break token_clock(&link);
+                    }
+                    match link.connect().await {
+                        Ok(()) => break token_clock(&link),
+                        Err(error) => attempt.redirect(error).await?,
+                    }
+                }
+            }
+        };
+        match now {
+            Some(now) => Ok(now),
+            None => Ok(self.call(&cmd("TIME"), value::parse_time).await?),
+        }
+    }
+
+    /// A number that no other call on this server has, as far as this process knows. A script repeats it in its reply.
+    pub(super) fn number_call(&self) -> [u8; 8] {
+        match self {
+            Self::Single(link) => link.monitor().number_call().to_be_bytes(),
+            Self::Slot { cluster, .. } => cluster.number_call().to_be_bytes(),
+        }
+    }
+}
+
+/// The time of this host's clock, if it is near the server's.
+fn token_clock(link: &Link) -> Option<Timestamp> {
+    let monitor = link.monitor();
+    (monitor.is_clock_known() && !monitor.has_skew()).then(|| monitor.wall_now())
+}
