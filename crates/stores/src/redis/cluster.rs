@@ -2,8 +2,8 @@
 //!
 //! - A call goes to the node that has the slot of its key. It is sent again only after a reply which says that it was
 //!   not run: `answers.md` lists them. A call without a reply is never sent again: its outcome is unknown.
-//! - While a call that was given up has no reply, later calls for its slot take its connection, so that they see what it
-//!   did. A node that has passed the slot on meanwhile tells them.
+//! - While a call that was given up has no reply, later calls for its slot take its connection, so that they see what
+//!   it did. A node that has passed the slot on meanwhile tells them.
 
 pub(super) mod answers {
     #![doc = include_str!("cluster/answers.md")]
@@ -33,13 +33,16 @@ pub(super) use slots::{SlotMap, slot};
 pub(super) struct Cluster {
     topology: Arc<ClusterTopology>,
     /// The links to a node, at its number.
-    links: RwLock<Vec<Option<Arc<[Arc<Link>]>>>>,
+    links: RwLock<Vec<Option<NodeLinks>>>,
     connections: usize,
     /// The connections with a call that was given up before its reply, by slot and lane.
     unanswered: Mutex<HashMap<(u16, usize), GivenUp>>,
     /// The length of `unanswered`, so that a call need not lock it.
     unanswered_count: AtomicUsize,
 }
+
+/// The links to one node.
+type NodeLinks = Arc<[Arc<Link>]>;
 
 /// Where a call was given up.
 struct GivenUp {

@@ -135,10 +135,11 @@ impl Setup for ClusterSetup {
     }
 
     async fn value(&self, rk: &RecordKey) -> Option<Bytes> {
-        match self.command(&[b"GET", &name(rk)]).await {
-            Value::BulkString(value) => Some(value.into()),
-            Value::Nil => None,
-            other => panic!("{other:?}"),
+        let value = self.command(&[b"GET", &name(rk)]).await;
+        if value == Value::Nil {
+            return None;
         }
+        let Value::BulkString(value) = value else { panic!("a record is a string") };
+        Some(value.into())
     }
 }

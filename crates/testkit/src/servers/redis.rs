@@ -258,7 +258,6 @@ impl RedisServer {
             .into_iter()
             .chain(ports)
             .map(str::to_owned)
-            .into_iter()
             .chain(["--dir".into(), path(folder), "--unixsocket".into(), path(&socket)])
             .collect();
         arguments.extend(self.options.password.iter().flat_map(|password| ["--requirepass".into(), password.clone()]));

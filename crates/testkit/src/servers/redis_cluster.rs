@@ -329,10 +329,8 @@ impl RedisCluster {
     }
 
     async fn order<W: AsRef<[u8]>>(&self, place: usize, words: &[W]) -> io::Result<()> {
-        match self.nodes[place].command(words).await? {
-            RespValue::Error(error) => Err(io::Error::other(error)),
-            _ => Ok(()),
-        }
+        let reply = self.nodes[place].command(words).await?;
+        if let RespValue::Error(error) = reply { Err(io::Error::other(error)) } else { Ok(()) }
     }
 
     /// Steps the wall clocks of all nodes.

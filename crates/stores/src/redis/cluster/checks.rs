@@ -9,8 +9,8 @@ use hapax_core::runtime;
 use hapax_core::store::{Finding, Severity};
 use hapax_core::{Error, ErrorKind, Result};
 
-use super::Cluster;
 use super::topology::ClusterNode;
+use super::{Cluster, SlotMap};
 use crate::redis::checks;
 use crate::redis::server_info::ServerPlace;
 
@@ -66,7 +66,7 @@ fn at(node: &ClusterNode, finding: Finding) -> Finding {
 fn of_the_cluster(cluster: &Cluster) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut warn = |message: String| findings.push(Finding { severity: Severity::Warn, message });
-    let unowned = cluster.topology.with_map(|map| map.unowned());
+    let unowned = cluster.topology.with_map(SlotMap::unowned);
     if unowned > 0 {
         warn(format!("{unowned} of the cluster's slots have no node: calls for their keys fail"));
     }

@@ -1,8 +1,8 @@
 //! A scan goes through the masters one after the other.
 //!
 //! A record must be found although its slot may move meanwhile. So the scan begins again if a slot has got another
-//! master since it began. While a slot is on its way, its records go over one by one and the masters stay the same: then
-//! the scan goes through all masters a second time, because a record that had not left its old node in time has come to
+//! master since it began. While a slot is on its way, its records go over one by one and the masters stay the same.
+//! Then the scan goes through all masters a second time: a record that had not left its old node in time has come to
 //! its new one by then.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use hapax_core::store::{Chunk, Scan, ScanPosition};
 use hapax_core::{Error, ErrorKind, Result};
 use redis::cmd;
 
-use super::Cluster;
 use super::topology::ClusterNode;
+use super::{Cluster, SlotMap};
 use crate::redis::call_error::RedisCallError;
 use crate::redis::{Redis, inspection, value};
 
@@ -54,7 +54,7 @@ impl ClusterPlace {
 
 /// The masters by their addresses, and the fingerprint of their slots.
 async fn layout(cluster: &Cluster) -> Result<(u64, Vec<Arc<ClusterNode>>)> {
-    if cluster.topology.with_map(|map| map.is_empty()) {
+    if cluster.topology.with_map(SlotMap::is_empty) {
         cluster.topology.refreshed().await?;
     }
     Ok(cluster.topology.with_map(|map| {
