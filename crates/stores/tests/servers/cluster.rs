@@ -7,7 +7,7 @@ use hapax_core::machine::Completed;
 use hapax_core::store::{Finding, Scan, Severity};
 use hapax_core::{Inspect, RecordKey, Store};
 use hapax_stores::Redis;
-use hapax_testkit::servers::{RedisCluster, RedisClusterOptions, RedisKind, RespValue};
+use hapax_testkit::servers::{RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RespValue};
 use libtest_mimic::Trial;
 
 use crate::refusals::assert_refused;
@@ -156,7 +156,7 @@ async fn takeover(kind: RedisKind) {
     })
     .await;
     // Every answer about a record is a definite one, or says that nothing was done.
-    cluster.replicas().iter().for_each(|replica| replica.kill());
+    cluster.replicas().iter().for_each(RedisServer::kill);
     cluster.masters()[1].kill();
     until("the rest of the cluster refuses", || async {
         let begun = Operation::new("refused").begin(&*store, FIRST).await;
