@@ -21,6 +21,9 @@ pub(super) enum RedisCallError {
     NotSent(RedisError),
     /// The call was sent, or may have been.
     Sent(RedisError),
+    /// The slot of the key moved between the two commands of the call. Its replies are its own, and the first command
+    /// may have been run.
+    Split(RedisError),
 }
 
 /// How the URL says to connect.
@@ -121,7 +124,7 @@ impl RedisCallError {
     /// What follows for a call to a node of a cluster. `asked` is the node that answered.
     pub(super) fn node_answer(&self, asked: Option<&Host>) -> NodeAnswer {
         let error = match self {
-            Self::Judged(_) => return NodeAnswer::Final,
+            Self::Judged(_) | Self::Split(_) => return NodeAnswer::Final,
             Self::NotSent(_) => return NodeAnswer::Later,
             // A wrong password or certificate stays wrong.
             Self::NotConnected(error, transport) => {
@@ -145,6 +148,11 @@ impl RedisCallError {
     /// Whether the server lacks the script, and so did not run it.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Sent(error) if error.kind() == Cause::Server(ServerErrorKind::NoScript))
+    }
+
+    /// Whether the call was sent and its connection broke before the reply.
+    pub(super) fn is_without_reply(&self) -> bool {
+        matches!(self, Self::Sent(error) if error.code().is_none())
     }
 
     /// Whether the server replied, even if only to refuse: then the connection works.
@@ -175,6 +183,7 @@ impl From<RedisCallError> for Error {
     fn from(error: RedisCallError) -> Self {
         let (kind, message, error) = match error {
             RedisCallError::Judged(error) => return error,
+            RedisCallError::Split(error) => return not_shown(error),
             RedisCallError::NotSent(error) => {
                 let (kind, message) = refusal(&error).unwrap_or((ErrorKind::NotApplied, "the connection broke"));
                 (kind, message, error)

@@ -162,6 +162,9 @@ pub(super) fn parse_insert(replies: [Value; 2], header: &[u8]) -> Result<Option<
         [Value::ServerError(refusal), Value::BulkString(_) | Value::ServerError(_)] => {
             Err(RedisCallError::Sent(refusal.into()))
         }
+        [_, Value::ServerError(refusal)] if ["MOVED", "ASK"].contains(&refusal.code()) => {
+            Err(RedisCallError::Split(refusal.into()))
+        }
         [_, Value::ServerError(refusal)] => Err(RedisCallError::Judged(call_error::not_shown(refusal.into()))),
         [_, _] => Err(RedisCallError::Judged(foreign_reply())),
     }

@@ -1,7 +1,9 @@
 //! Clusters whose slots move, whose nodes fail, and which a URL names wrongly.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::machine::Completed;
 use hapax_core::store::{Finding, Scan, Severity};
@@ -9,9 +11,10 @@ use hapax_core::{Inspect, RecordKey, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RespValue};
 use libtest_mimic::Trial;
+use parking_lot::Mutex;
 
 use crate::refusals::assert_refused;
-use crate::support::{FIRST, Operation, SECOND, ask, executions, start, store, test, until};
+use crate::support::{FIRST, Operation, SECOND, ask, executions, start, store, test, until, with_timeout};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let each = RedisKind::ALL.into_iter().flat_map(|kind| {
@@ -19,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         [
             test("a_call_follows_a_slot_that_moves", name, move || moving_slots(kind)),
             test("a_replica_that_takes_over_is_found_and_reported", name, move || takeover(kind)),
+            test("a_replica_of_a_silent_master_is_found_by_calls_that_give_up", name, move || silent_master(kind)),
             test("a_restricted_user_of_a_cluster_needs_two_more_commands", name, move || restricted_user(kind)),
         ]
     });
@@ -166,6 +170,22 @@ async fn takeover(kind: RedisKind) {
     assert_refused(store.read(&lost.0.record_key()).await, NotApplied, "");
 }
 
+/// A master is paused. Its callers give up after the time that opening a connection takes, so none of them learns that
+/// it cannot be reached.
+async fn silent_master(kind: RedisKind) {
+    let cluster = own(kind, &["--cluster-node-timeout", "1000"]).await;
+    let store = store(&cluster.url());
+    let (operation, _) = at(&cluster, 0).await;
+    operation.cycle(&*store).await;
+    cluster.masters()[0].pause().unwrap();
+    let call = || with_timeout(Duration::from_secs(1), operation.begin(&*store, SECOND));
+    until("a call finds the replica", || async {
+        join_all((0..4).map(|_| call())).await.into_iter().any(|begun| begun.is_some_and(|begun| begun.is_ok()))
+    })
+    .await;
+    cluster.masters()[0].resume().unwrap();
+}
+
 /// A master that is back within the node timeout stays a master, and has nothing.
 async fn empty_restart() {
     let cluster = own(RedisKind::Redis, &[]).await;
@@ -175,14 +195,17 @@ async fn empty_restart() {
     assert!(!has(&store.check().await.unwrap(), "has lost records"));
     cluster.masters()[1].restart().await.unwrap();
     let node = format!("node {}: ", cluster.masters()[1].address());
-    let mut reported = Vec::new();
-    while !has(&reported, "has lost records") {
-        reported = store.check().await.unwrap();
-        hapax_testkit::pause().await;
-    }
+    let reported = Mutex::default();
+    until("the loss is reported", || async {
+        *reported.lock() = store.check().await.unwrap();
+        has(&reported.lock(), "has lost records")
+    })
+    .await;
+    let reported: Vec<Finding> = reported.into_inner();
     let loss = reported.iter().find(|finding| finding.message.contains("has lost records")).unwrap();
     assert!(loss.message.starts_with(&node), "{loss:?}");
     assert_eq!(reported.iter().filter(|finding| finding.message.contains("has lost records")).count(), 1);
+    assert!(!has(&store.check().await.unwrap(), "has lost records"), "it is reported once");
     operation.grant(&*store, SECOND).await;
 }
 

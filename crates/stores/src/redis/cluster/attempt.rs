@@ -29,14 +29,15 @@ pub(in crate::redis) struct SlotAttempt<'a> {
     asked: Option<Arc<Link>>,
     hops: u32,
     pause: Duration,
-    /// When the attempt ends, by the boot-time clock. Most calls need none.
-    ends_at: Option<Duration>,
+    /// When the attempt ends, by the boot-time clock.
+    ends_at: Duration,
 }
 
 impl<'a> SlotAttempt<'a> {
     pub(in crate::redis) fn new(cluster: &'a Cluster, slot: u16, lane: usize) -> Self {
         let lane = lane % cluster.connections();
-        let (redirected, in_flight, asked, ends_at) = (None, None, None, None);
+        let (redirected, in_flight, asked) = (None, None, None);
+        let ends_at = cluster.topology.runtime().boottime_now() + PATIENCE;
         Self { cluster, slot, lane, redirected, in_flight, asked, hops: 0, pause: FIRST_PAUSE, ends_at }
     }
 
@@ -85,7 +86,13 @@ impl<'a> SlotAttempt<'a> {
         self.answered();
         let topology = &self.cluster.topology;
         match error.node_answer(self.asked.as_ref().and_then(|link| link.address())) {
-            NodeAnswer::Final => return Err(error),
+            NodeAnswer::Final => {
+                // The connection broke: the node may be gone, and a replica may take its place.
+                if error.is_without_reply() {
+                    topology.request_refresh();
+                }
+                return Err(error);
+            }
             NodeAnswer::Moved { address, slot } => {
                 let node = topology.moved(slot, address);
                 topology.request_refresh();
@@ -114,9 +121,7 @@ impl<'a> SlotAttempt<'a> {
     /// Waits for a while, or until the slots were read again. False if the time is up.
     async fn pause(&mut self) -> bool {
         let runtime = self.cluster.topology.runtime();
-        let now = runtime.boottime_now();
-        let ends_at = *self.ends_at.get_or_insert(now + PATIENCE);
-        if now >= ends_at {
+        if runtime.boottime_now() >= self.ends_at {
             return false;
         }
         self.hops = 0;
@@ -130,6 +135,9 @@ impl Drop for SlotAttempt<'_> {
     fn drop(&mut self) {
         if let Some(link) = self.in_flight.take() {
             self.cluster.give_up((self.slot, self.lane), link);
+            // The node is silent. Its callers may give up before they learn that it cannot be reached, so this is the
+            // only sign that a replica may have taken its place.
+            self.cluster.topology.request_refresh();
         }
     }
 }

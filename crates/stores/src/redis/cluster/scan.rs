@@ -57,11 +57,8 @@ async fn layout(cluster: &Cluster) -> Result<(u64, Vec<Arc<ClusterNode>>)> {
     if cluster.topology.with_map(SlotMap::is_empty) {
         cluster.topology.refreshed().await?;
     }
-    Ok(cluster.topology.with_map(|map| {
-        let mut masters: Vec<_> = map.shards().iter().map(|shard| Arc::clone(&shard.master)).collect();
-        masters.sort_by_key(|master| master.address.to_string());
-        (map.fingerprint(), masters)
-    }))
+    // Both come from the owners of the slots, so that a position never names another master than when it was made.
+    Ok(cluster.topology.with_map(|map| (map.fingerprint(), map.masters())))
 }
 
 pub(in crate::redis) async fn scan(store: &Redis, cluster: &Cluster, ask: &Scan) -> Result<Chunk> {

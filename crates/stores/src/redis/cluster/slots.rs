@@ -1,5 +1,6 @@
 //! The slots of a cluster: which one a key has, and which node has it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -78,7 +79,8 @@ fn parse_node(node: Value, asked: &Host) -> Option<Host> {
     let mut parts = parts.into_iter();
     let (name, port) = (value::reply_bytes(parts.next()?).ok()?.unwrap_or_default(), parts.next()?);
     let Value::Int(port) = port else { return None };
-    let name = if name.is_empty() || name == b"?"[..] { asked.name.clone() } else { text(name)? };
+    // A node whose name is not known to the cluster has a `?`.
+    let name = if name.is_empty() { asked.name.clone() } else { text(name).filter(|name| name != "?")? };
     Some(Host { name, port: u16::try_from(port).ok()? })
 }
 
@@ -122,7 +124,10 @@ impl SlotMap {
     /// Notes that a slot has moved.
     pub(super) fn set(&mut self, slot: u16, node: Arc<ClusterNode>) {
         self.owners.resize(usize::from(SLOTS), None);
-        self.owners[usize::from(slot)] = Some(node);
+        // A node may name a slot that does not exist.
+        if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
+            *owner = Some(node);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -131,6 +136,14 @@ impl SlotMap {
 
     pub(super) fn shards(&self) -> &[ClusterShard] {
         &self.shards
+    }
+
+    /// The nodes that have slots, each once, by their addresses.
+    pub(super) fn masters(&self) -> Vec<Arc<ClusterNode>> {
+        let named = self.owners.iter().flatten().map(|owner| (owner.number, owner));
+        let mut masters: Vec<_> = named.collect::<BTreeMap<_, _>>().into_values().cloned().collect();
+        masters.sort_by_key(|master| master.address.to_string());
+        masters
     }
 
     /// The number of slots that no node has.
@@ -146,6 +159,19 @@ impl SlotMap {
     /// Whether the node with this number has any slot.
     pub(in crate::redis) fn has_slots(&self, number: usize) -> bool {
         self.owners.iter().flatten().any(|owner| owner.number == number)
+    }
+
+    /// The nodes that have taken over from a master of this map in the next one: its replicas, as far as they are
+    /// known, and nodes that had no slot before and have one of a master that has none now.
+    pub(super) fn promoted(&self, next: &Self) -> BTreeSet<usize> {
+        let both = self.owners.iter().zip(&next.owners);
+        let both = both.filter_map(|(old, new)| Some((old.as_ref()?.number, new.as_ref()?.number)));
+        let changed: BTreeSet<_> = both.filter(|(old, new)| old != new).collect();
+        let successors = changed.into_iter().filter(|(old, new)| !next.has_slots(*old) && !self.has_slots(*new));
+        let listed = next.shards.iter().map(|shard| shard.master.number).filter(|master| {
+            self.shards.iter().any(|shard| shard.replicas.iter().any(|replica| replica.number == *master))
+        });
+        successors.map(|(_, new)| new).chain(listed).collect()
     }
 
     /// The slots of a node, in ranges.
@@ -181,7 +207,11 @@ impl SlotMap {
 
 #[cfg(test)]
 mod tests {
+    use hapax_core::runtime::Tokio;
+
     use super::*;
+    use crate::redis::RedisUrl;
+    use crate::redis::cluster::topology::ClusterTopology;
 
     #[test]
     fn a_key_has_the_slot_that_the_server_computes() {
@@ -200,6 +230,34 @@ mod tests {
         assert_eq!(slot(b"{}foo"), crc16(b"{}foo") % SLOTS);
         assert_eq!(slot(b"}foo{"), crc16(b"}foo{") % SLOTS);
         assert_eq!(slot(b"{{foo}}"), slot(b"{foo"), "up to the first brace that closes");
+    }
+
+    fn named(number: usize) -> Arc<ClusterNode> {
+        let url: RedisUrl = "redis+cluster://127.0.0.1".parse().unwrap();
+        let topology = ClusterTopology::new(Arc::new(url), Arc::new(Tokio::current()));
+        let node = |n: usize| topology.node(Host { name: format!("n{n}"), port: 1 });
+        (0..=number).map(node).last().unwrap()
+    }
+
+    /// A map of a half of the slots for each of two shards, named by the numbers of their nodes.
+    fn halves(first: &[usize], second: &[usize]) -> SlotMap {
+        let range = |first, last| SlotRange { first, last, nodes: Vec::new() };
+        let nodes = |numbers: &[usize]| numbers.iter().copied().map(named).collect::<Vec<_>>();
+        SlotMap::of(&[(range(0, 8191), nodes(first)), (range(8192, 16_383), nodes(second))])
+    }
+
+    #[tokio::test]
+    async fn a_takeover_is_told_from_a_move() {
+        let before = halves(&[0, 2], &[1]);
+        assert!(before.promoted(&halves(&[0, 2], &[1])).is_empty());
+        assert_eq!(before.promoted(&halves(&[2], &[1])), [2].into(), "a replica that was known");
+        assert_eq!(before.promoted(&halves(&[0], &[3, 1])), [3].into(), "a replica that came later");
+        assert!(before.promoted(&halves(&[0], &[0])).is_empty(), "its slots were given to the other master");
+        let mut moving = halves(&[0], &[1]);
+        moving.set(0, named(3));
+        assert!(before.promoted(&moving).is_empty(), "one slot was given to a new master");
+        moving.set(u16::MAX, named(3));
+        assert_eq!(moving.owners.len(), usize::from(SLOTS), "there is no such slot");
     }
 
     fn node(host: Value, port: i64) -> Value {

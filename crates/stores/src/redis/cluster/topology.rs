@@ -23,6 +23,9 @@ use crate::server_events::EventCounter;
 /// How long a node may take to tell the slots. Then another one is asked.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
 
+/// The least time between the beginnings of two refreshes.
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+
 /// A node that was named by the URL, by another node, or by a redirection. It is never forgotten.
 pub(in crate::redis) struct ClusterNode {
     pub(in crate::redis) address: Host,
@@ -49,6 +52,8 @@ pub(super) struct ClusterTopology {
     /// The links on which nodes are asked for the slots. Calls for records would delay these questions.
     control: Mutex<HashMap<usize, Arc<Link>>>,
     is_refreshing: AtomicBool,
+    /// When the last refresh began, by the boot-time clock.
+    last_refresh: Mutex<Option<Duration>>,
     /// How many refreshes have ended.
     refreshes: watch::Sender<u64>,
     /// Which node is asked first. It changes each time, because a node that is cut off may tell old slots.
@@ -72,6 +77,7 @@ impl ClusterTopology {
             map,
             control: Mutex::default(),
             is_refreshing: AtomicBool::default(),
+            last_refresh: Mutex::default(),
             refreshes: watch::Sender::new(0),
             turn: AtomicUsize::default(),
             last_failure: Mutex::default(),
@@ -99,6 +105,13 @@ impl ClusterTopology {
             Arc::new(ClusterNode { url: Arc::new(self.url.at(address.clone())), address, number, monitor })
         });
         Arc::clone(node)
+    }
+
+    /// All nodes that were ever named, by their numbers.
+    pub(super) fn known_nodes(&self) -> Vec<Arc<ClusterNode>> {
+        let mut nodes: Vec<_> = self.nodes.lock().values().cloned().collect();
+        nodes.sort_unstable_by_key(|node| node.number);
+        nodes
     }
 
     /// The node that has the slot.
@@ -136,13 +149,23 @@ impl ClusterTopology {
         if self.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let topology = Arc::clone(self);
+        // Ends the refresh also if the task is dropped, even before it has run at all.
+        let ending = RefreshEnd(Arc::clone(self));
         self.runtime.spawn(Box::pin(async move {
-            // Ends the refresh also if the task is dropped.
-            let ending = RefreshEnd(&topology);
-            topology.refresh().await;
+            ending.0.rest().await;
+            ending.0.refresh().await;
             drop(ending);
         }));
+    }
+
+    /// Waits until the last refresh is a while ago, so that many failing calls do not ask the nodes without a pause.
+    async fn rest(&self) {
+        let now = self.runtime.boottime_now();
+        let begun = self.last_refresh.lock().replace(now);
+        let since = begun.map_or(REFRESH_PAUSE, |begun| now.saturating_sub(begun));
+        if since < REFRESH_PAUSE {
+            self.runtime.sleep(REFRESH_PAUSE - since).await;
+        }
     }
 
     /// Reads the slots again, and waits until that is done.
@@ -217,19 +240,16 @@ impl ClusterTopology {
         let next = SlotMap::of(&ranges);
         let mut map = self.map.write();
         // A replica that has become a master may lack the last writes of its old one.
-        let promoted = |node: &ClusterNode| {
-            map.shards().iter().any(|shard| shard.replicas.iter().any(|replica| replica.number == node.number))
-        };
-        for _ in next.shards().iter().filter(|shard| promoted(&shard.master)) {
+        for _ in map.promoted(&next) {
             self.failovers.increment();
         }
         *map = next;
     }
 }
 
-struct RefreshEnd<'a>(&'a ClusterTopology);
+struct RefreshEnd(Arc<ClusterTopology>);
 
-impl Drop for RefreshEnd<'_> {
+impl Drop for RefreshEnd {
     fn drop(&mut self) {
         self.0.is_refreshing.store(false, Ordering::Release);
         self.0.refreshes.send_modify(|ended| *ended += 1);
