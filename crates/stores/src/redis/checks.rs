@@ -6,15 +6,27 @@ use redis::cmd;
 
 use super::link::Link;
 use super::server_info::{ServerInfo, ServerPlace};
+use super::server_monitor::ServerMonitor;
 use super::value;
 
 /// Looks at the server behind a link. A loss of data and a change of the process are reported once.
 pub(super) async fn findings(link: &Link, place: ServerPlace) -> Result<Vec<Finding>> {
+    let mut findings = settings(link, place).await?;
+    findings.extend(observed(link.monitor()));
+    Ok(findings)
+}
+
+/// Looks at the settings of the server, and observes it.
+pub(super) async fn settings(link: &Link, place: ServerPlace) -> Result<Vec<Finding>> {
     link.observe_server().await?;
     let info = link.call(&cmd("INFO"), value::reply_bytes).await?.unwrap_or_default();
-    let mut findings = ServerInfo::new(&String::from_utf8_lossy(&info)).findings(place);
+    Ok(ServerInfo::new(&String::from_utf8_lossy(&info)).findings(place))
+}
+
+/// What was observed of a server. It waits for nothing: what is reported once must not be lost on the way.
+pub(super) fn observed(monitor: &ServerMonitor) -> Vec<Finding> {
+    let mut findings = Vec::new();
     let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-    let monitor = link.monitor();
     // The count makes each message different, so that a repeated event is not taken for the one already reported.
     if let Some(times) = monitor.data_losses.take_unreported() {
         warn(&format!(
@@ -38,5 +50,5 @@ pub(super) async fn findings(link: &Link, place: ServerPlace) -> Result<Vec<Find
              the server's clock; synchronize both hosts, with NTP for instance",
         );
     }
-    Ok(findings)
+    findings
 }

@@ -101,11 +101,16 @@ impl ServerMonitor {
             self.has_skew.store(skew > MAX_SKEW, Ordering::Relaxed);
             self.is_clock_known.store(true, Ordering::Release);
         }
-        let mut problem = None;
+        let (mut problem, mut has_lost) = (None, false);
         for (key, found) in keys.into_iter().rev().zip(std::iter::from_fn(|| replies.pop())) {
             let sentinel = self.ensure_sentinel(key, found, connection).await?;
             problem = problem.or(sentinel_problem(&sentinel));
-            self.compare_sentinel(key, sentinel, observation);
+            has_lost |= self.compare_sentinel(key, sentinel, observation);
+        }
+        // Once, however many sentinels are gone.
+        if has_lost {
+            self.data_losses.increment();
+            telemetry::store_forgot();
         }
         *self.sentinel_problem.lock() = problem;
         let info = replies.pop().and_then(|info| value::reply_bytes(info).ok()).flatten().unwrap_or_default();
@@ -123,13 +128,10 @@ impl ServerMonitor {
         *self.sentinel_problem.lock()
     }
 
-    fn compare_sentinel(&self, key: AmnesiaKey, sentinel: Value, observation: u64) {
-        if let Ok(Some(value)) = value::reply_bytes(sentinel)
-            && self.marks.has_changed(observation, key, value)
-        {
-            self.data_losses.increment();
-            telemetry::store_forgot();
-        }
+    /// Whether the sentinel has another value than before.
+    fn compare_sentinel(&self, key: AmnesiaKey, sentinel: Value, observation: u64) -> bool {
+        let value = value::reply_bytes(sentinel).ok().flatten();
+        value.is_some_and(|value| self.marks.has_changed(observation, key, value))
     }
 
     /// Returns the reply to `GET`, or writes a new sentinel if there was none and returns that.

@@ -22,8 +22,7 @@ pub(in crate::redis) async fn findings(cluster: &Cluster) -> Result<Vec<Finding>
     cluster.topology.refreshed().await?;
     let nodes = nodes(cluster);
     let checked = join_all(nodes.iter().map(|node| findings_of(cluster, node))).await;
-    let mut findings = of_the_cluster(cluster);
-    let (mut answered, mut failure) = (false, None);
+    let (mut findings, mut answered, mut failure) = (Vec::new(), false, None);
     for (node, checked) in nodes.iter().zip(checked) {
         match checked {
             Ok(found) => {
@@ -37,10 +36,16 @@ pub(in crate::redis) async fn findings(cluster: &Cluster) -> Result<Vec<Finding>
             }
         }
     }
-    match failure {
-        Some(error) if !answered => Err(error),
-        Some(_) | None => Ok(findings),
+    if let Some(error) = failure.filter(|_| !answered) {
+        return Err(error);
     }
+    // From here on nothing waits: what is reported once must not be lost on the way. A node that has left the cluster
+    // may have lost its data before.
+    findings.extend(of_the_cluster(cluster));
+    for node in cluster.topology.known_nodes() {
+        findings.extend(checks::observed(&node.monitor).into_iter().map(|finding| at(&node, finding)));
+    }
+    Ok(findings)
 }
 
 /// All masters and replicas, by their addresses.
@@ -54,7 +59,7 @@ fn nodes(cluster: &Cluster) -> Vec<Arc<ClusterNode>> {
 
 async fn findings_of(cluster: &Cluster, node: &ClusterNode) -> Result<Vec<Finding>> {
     let link = cluster.link(node, 0);
-    let found = checks::findings(&link, ServerPlace::InCluster);
+    let found = checks::settings(&link, ServerPlace::InCluster);
     let in_time = runtime::timeout(cluster.topology.runtime(), ANSWER_TIME, found).await;
     in_time.unwrap_or_else(|| Err(Error::new(ErrorKind::NotApplied, "it does not answer")))
 }
