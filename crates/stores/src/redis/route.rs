@@ -156,11 +156,11 @@ impl Route<'_> {
                 let mut attempt = SlotAttempt::new(cluster, *slot, *lane);
                 loop {
                     let (link, _) = attempt.target().await?;
+                    let is_known = link.monitor().is_clock_known();
+                    let connected = if is_known { Ok(()) } else { link.connect().await };
+                    // Only now: a caller that gives up before that must count, because the node may be silent.
                     attempt.not_sent();
-                    if link.monitor().is_clock_known() {
-                        break token_clock(&link);
-                    }
-                    match link.connect().await {
+                    match connected {
                         Ok(()) => break token_clock(&link),
                         Err(error) => attempt.redirect(error).await?,
                     }
