@@ -51,13 +51,14 @@ pub(crate) fn max_len(limit: usize) -> usize {
     room(limit).min(Event::MAX_LEN)
 }
 
-/// The reason to refuse an event that a broker with this limit does not take. A dead letter may be larger than what an
-/// outbox takes, and has no reserve: the broker itself refuses one that does not fit with what is written beside it.
+/// The reason to refuse an event that a broker with this limit does not take. A dead letter is not refused here: its
+/// topic may take more than the broker says, and a shorter letter would lack a part of its message.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) fn too_large(event: &OutgoingEvent, limit: usize) -> Option<Published> {
     let is_letter = event.kind.as_deref() == Some(OutgoingEvent::DEAD_LETTER);
-    let (size, room) = (size_with_attributes(event), if is_letter { limit } else { room(limit) });
-    (size > room).then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {room}")))
+    let (size, room) = (size_with_attributes(event), room(limit));
+    (size > room && !is_letter)
+        .then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {room}")))
 }
 
 fn room(limit: usize) -> usize {

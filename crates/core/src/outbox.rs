@@ -29,7 +29,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::store::Finding;
 
-pub(crate) use attributes::{is_reserved_header, percent_encoded, rfc3339};
+pub(crate) use attributes::{is_reserved_header, percent_decoded, percent_encoded, rfc3339};
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
     BUCKETS, BucketCursor, EventRow, EventTopic, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow,

@@ -208,11 +208,11 @@ where
 ///
 /// The host is the authority of the target, or the `Host` field. Upper and lower case and the default port do not
 /// count. The other parts are compared byte for byte. The framing of a body does not count: a chunked body is the same
-/// payload. Its compression counts, because the bytes differ; the field `Content-Encoding` itself does not. The boundary
-/// of a body in parts does not count, because a client that sends an upload again draws a new one. Its parts count in
-/// their order, each with its head; every byte counts if some service may read the body in another way. A nested router
-/// of axum removes its prefix from the path. With the feature `axum` the fingerprint covers the full path, and a rule of
-/// your own finds it in `axum::extract::OriginalUri`.
+/// payload. Its compression counts, because the bytes differ; the field `Content-Encoding` itself does not. The
+/// boundary of a body in parts does not count, because a client that sends an upload again draws a new one. Its parts
+/// count in their order, each with its head; every byte counts if some service may read the body in another way. A
+/// nested router of axum removes its prefix from the path. With the feature `axum` the fingerprint covers the full path,
+/// and a rule of your own finds it in `axum::extract::OriginalUri`.
 ///
 /// ```
 /// use hapax::Identity;

@@ -13,8 +13,8 @@ const MOST_PARTS: usize = 1_000;
 /// A body in parts, without its boundary.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Multipart<'a> {
-    /// The type, and the parameters beside the boundary, each followed by a zero byte. A field value has no zero byte, so
-    /// this is none.
+    /// The type, and the parameters beside the boundary, each followed by a zero byte. A field value has none, so this
+    /// is no field value.
     pub(crate) content_type: Vec<u8>,
     /// The head and the content of each part.
     pub(crate) parts: Vec<&'a [u8]>,

@@ -38,8 +38,8 @@ const NATS_ID: &str = "nats-msg-id";
 /// where the message has them, `Hapax-Dead-Cause`, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
 ///
 /// A letter that a sink never takes, because it is too large for instance, is published without the headers of its
-/// message. If a broker does not take that either, the letter is a stub: it has no payload, and says where the message
-/// lies. `Hapax-Dead-Left-Out` says how long the missing parts are. Each such letter is counted and logged.
+/// message. If a broker does not take that either, and a topic of Kafka keeps the message, the letter is a stub: it has no payload, and says where the message lies. `Hapax-Dead-Left-Out` says how long the missing parts
+/// are. Each such letter is counted and logged. The message of another broker waits.
 pub struct SinkDeadLetters {
     sink: Arc<dyn Sink>,
     runtime: Arc<dyn Runtime>,
@@ -107,7 +107,8 @@ impl SinkDeadLetters {
         // would be lost.
         let is_at_broker = self.sink.endpoint(&stub).is_none();
         let without_headers = has_headers.then(|| (WITHOUT_HEADERS, without_headers(letter)));
-        let stub = (is_at_broker && !letter.message.payload.is_empty()).then_some((STUB, stub));
+        let may_be_stub = is_at_broker && stays_at_broker(letter) && !letter.message.payload.is_empty();
+        let stub = may_be_stub.then_some((STUB, stub));
         without_headers.into_iter().chain(stub)
     }
 }
@@ -169,6 +170,12 @@ fn without_headers(letter: &DeadLetter) -> OutgoingEvent {
     let mut headers = Headers::default();
     headers.push(LEFT_OUT, format!("headers; they have {} bytes", letter.message.headers.size()));
     event_with(letter, headers, letter.message.payload.clone())
+}
+
+/// Whether the broker of the message keeps it after its acknowledgement. A topic of Kafka does. A queue deletes it, and
+/// whether a stream keeps it depends on its settings.
+fn stays_at_broker(letter: &DeadLetter) -> bool {
+    letter.message.coordinates.as_ref().is_some_and(|place| place.origin.starts_with("kafka/"))
 }
 
 /// A letter that only says where its message lies.

@@ -92,6 +92,25 @@ pub(crate) fn percent_encoded(value: &[u8]) -> Bytes {
     value.iter().map(encoded).collect::<String>().into()
 }
 
+/// A value without the encoding of [`percent_encoded`]. What is no encoded byte stays as it is.
+pub(crate) fn percent_decoded(value: &[u8]) -> Vec<u8> {
+    let digit = |place: usize| value.get(place).and_then(|byte| char::from(*byte).to_digit(16));
+    let (mut decoded, mut place) = (Vec::with_capacity(value.len()), 0);
+    while let Some(&byte) = value.get(place) {
+        match (byte, digit(place + 1), digit(place + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.extend(u8::try_from(high * 16 + low));
+                place += 3;
+            }
+            _ => {
+                decoded.push(byte);
+                place += 1;
+            }
+        }
+    }
+    decoded
+}
+
 /// The time as RFC 3339 writes it, in UTC. A time behind the year 9999 has no such text, and becomes its last second.
 pub(crate) fn rfc3339(time: Timestamp) -> String {
     let since = Duration::from_micros(time.0).min(LATEST_TIME);

@@ -189,6 +189,20 @@ async fn no_payload_is_left_out_where_a_service_decides_what_it_takes() {
 }
 
 #[tokio::test]
+async fn no_payload_is_left_out_if_the_broker_deletes_the_message() {
+    let places = [None, Some("sqs/eu-west-1/orders"), Some("nats/orders")];
+    for origin in places {
+        let place = |origin: &str| Coordinates { origin: origin.into(), partition: 0, position: Position::Number(1) };
+        let message = Message { payload: vec![b'x'; 2_000].into(), ..Message::default() };
+        let message = Message { coordinates: origin.map(place), ..message };
+        let sink = SmallSink::new(1_000, None);
+        let letter = DeadLetter { message: Arc::new(message), ..letter(None, 7) };
+        assert_eq!(put_one(&sink, letter).await, Some(ErrorKind::NotApplied), "{origin:?}");
+        assert_eq!(sink.taken.lock().len(), 0, "{origin:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_letter_waits_if_even_its_stub_is_refused() {
     let sink = SmallSink::new(10, None);
     assert_eq!(put_one(&sink, sized(2_000, 600)).await, Some(ErrorKind::NotApplied));

@@ -58,7 +58,6 @@ fn main() -> ExitCode {
             small_answers_leave_the_journal_while_the_bucket_takes_none,
             the_verdict_of_an_operator_may_lie_in_the_bucket,
             a_purge_removes_the_answers_of_the_record,
-            a_check_finds_what_does_not_work,
             a_dropped_completion_can_be_repeated_wherever_it_was_dropped,
         ]
     });

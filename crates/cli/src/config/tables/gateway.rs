@@ -128,8 +128,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .list()
         .help("Origin whose pages may read replays and problems, for instance https://shop.example; `*`: every origin")
         .details(
-            "Such a page may then use every path, method and header field, and read every response: the gateway answers \
-             preflights itself and sets the fields of CORS, so refusals by the API do not count. \
+            "Such a page may then use every path, method and header field, and read every response: the gateway \
+             answers preflights itself and sets the fields of CORS, so refusals by the API do not count. \
              Pages of a named origin may send credentials, those of `*` may not. Do not write `*` before an API that \
              only its network protects. Without the setting, preflights go to the API.",
         ),

@@ -57,7 +57,7 @@ impl AccessLine<'_> {
         }
     }
 
-    /// Whether the line needs nothing of `tracing`: neither the fields of a span, nor the escapes of unusual characters.
+    /// Whether the line needs nothing of `tracing`: neither fields of a span, nor escapes of unusual characters.
     fn is_ordinary(&self) -> bool {
         Span::current().is_none() && self.path.bytes().all(|byte| byte.is_ascii_graphic())
     }

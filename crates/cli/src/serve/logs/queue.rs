@@ -265,8 +265,8 @@ impl LineFile {
 }
 
 impl<W: Write> LineFile<W> {
-    /// Writes as many lines from this place on as one write may have. Returns the place of the next line, and the rank of
-    /// the line before it if that one was lost.
+    /// Writes as many lines from this place on as one write may have. Returns the place of the next line, and the rank
+    /// of the line before it if that one was lost.
     fn write_some(&mut self, lines: &LineBatch, place: BatchPlace) -> (BatchPlace, Option<LineRank>) {
         let last = lines.behind(place.line + lines.fitting(place, self.largest_write) - 1);
         match self.write_chunk(&lines.text[place.byte..last.byte]) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::broker::{DeadReason, Message};
 use crate::error::{Error, Result};
 use crate::key::{Identity, Rule};
+use crate::outbox::percent_decoded;
 use crate::worker::identity::json::JsonPayload;
 use crate::worker::identity::{coordinates_key, invalid, join};
 
@@ -153,7 +154,8 @@ fn cloud_event(message: &Message, payload: &JsonPayload<'_>) -> Result<Option<Ve
     let header = |name: &str| {
         let names = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"].map(|prefix| format!("{prefix}{name}"));
         let names = names.each_ref().map(String::as_str);
-        one_header(message, &names).map(|value| value.map(<[u8]>::to_vec))
+        // Some bindings encode a value, and others do not. One event has one key at every broker.
+        one_header(message, &names).map(|value| value.map(percent_decoded))
     };
     let (mut source, mut id) = (header("source")?, header("id")?);
     let content_type = message.headers.all("content-type").next();

@@ -1,1 +1,2 @@
-select version, coalesce(needs, version) as needs from hapax_migration
+-- The tables of a build before the first release lack the column.
+select version, coalesce((to_jsonb(applied) ->> 'needs')::integer, version) as needs from hapax_migration as applied

@@ -4,3 +4,4 @@ create table if not exists hapax_migration (
     applied_at timestamptz not null default clock_timestamp(),
     needs      integer
 );
+alter table hapax_migration add column if not exists needs integer;
