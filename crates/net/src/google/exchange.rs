@@ -28,6 +28,9 @@ const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 /// How long a token of a key lives.
 const LIFE: Duration = Duration::from_secs(3600);
 
+/// No token lives longer.
+const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
+
 /// How long the metadata server may take. It is on the machine itself, if there is one.
 const METADATA_WITHIN: Duration = Duration::from_secs(5);
 
@@ -68,6 +71,9 @@ impl TokenExchange {
                         GOOGLE_APPLICATION_CREDENTIALS to the file of a service account";
             not_applied(what).caused_by(failure)
         })?;
+        if answer.headers().get("metadata-flavor").is_none_or(|flavor| flavor != "Google") {
+            return Err(unusable(format!("{host} is no metadata server of Google: its answer does not say so")));
+        }
         if answer.status() == StatusCode::NOT_FOUND {
             return Err(unusable(
                 "this machine has no service account: give it one, or name a file in \
@@ -142,7 +148,7 @@ impl TokenExchange {
     async fn impersonate(&self, url: &str, token: &AccessToken) -> Result<AccessToken> {
         let body = json!({ "scope": [SCOPE], "lifetime": format!("{}s", LIFE.as_secs()) });
         let request = Request::post(checked(url)?).header(CONTENT_TYPE, "application/json");
-        let request = request.header(AUTHORIZATION, format!("Bearer {}", token.text));
+        let request = request.header(AUTHORIZATION, token.header()?);
         let answer = self.send(request.body(body.to_string().into()).map_err(wrong_url)?).await?;
         let answer = json_of(answer)?;
         let text = answer["accessToken"].as_str().ok_or_else(no_token)?;
@@ -166,7 +172,7 @@ impl TokenExchange {
 
     fn read_token(&self, answer: &Value) -> Result<AccessToken> {
         let text = answer["access_token"].as_str().filter(|text| !text.is_empty()).ok_or_else(no_token)?;
-        let life = answer["expires_in"].as_u64().unwrap_or(LIFE.as_secs());
+        let life = answer["expires_in"].as_u64().unwrap_or(LIFE.as_secs()).min(LONGEST_LIFE.as_secs());
         let now = UNIX_EPOCH + Duration::from_micros(self.runtime.wall_now().0);
         Ok(AccessToken { text: text.into(), end: now + Duration::from_secs(life) })
     }

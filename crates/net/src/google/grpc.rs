@@ -30,6 +30,9 @@ use crate::tls::{self, ServerTrust, TlsFiles};
 /// The largest message of an answer, in bytes. A stream of Pub/Sub brings several messages of ten megabytes at once.
 const MAX_ANSWER: usize = 256 << 20;
 
+/// The largest head and the largest trailers of an answer, in bytes. A refusal may name a thousand things in them.
+const MAX_HEADER: u32 = 4 << 20;
+
 /// How often a connection is asked whether it is there, and how long it may take to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(10);
@@ -109,6 +112,7 @@ impl GoogleClient {
         let channel = Endpoint::from_shared(uri).map_err(wrong)?;
         let channel = channel.executor(TaskExecutor(Arc::clone(&runtime)));
         let channel = channel.connect_timeout(connect_within).http2_keep_alive_interval(KEEP_ALIVE);
+        let channel = channel.http2_max_header_list_size(MAX_HEADER);
         let channel = channel.keep_alive_timeout(KEEP_ALIVE_WITHIN).keep_alive_while_idle(true);
         let channel = channel.connect_with_connector_lazy(HttpsConnector::from((connector, tls)));
         Ok(Self { channel, credentials, runtime })
@@ -142,7 +146,7 @@ impl GoogleClient {
             true => GoogleFailure::Unknown(format!("no answer came within {:?}", call.limit).into()),
             false => GoogleFailure::NotSent(not_applied("credentials for Google Cloud are not found in time")),
         };
-        timeout(&*self.runtime, call.limit, answer).await.unwrap_or_else(|| Err(late()))
+        timeout(&*self.runtime, call.limit, answer).await.unwrap_or_else(|| Err(late())).map(|(answer, _)| answer)
     }
 
     /// Begins a stream in both directions with this message. `stopped` ends our direction. It returns when the service
@@ -172,20 +176,22 @@ impl GoogleClient {
                 self.grpc().await?.streaming(request, path, codec).await.map_err(failure)
             })
         });
-        Ok(GoogleStream(messages.await?.into_inner()))
+        let (answer, token) = messages.await?;
+        Ok(GoogleStream { messages: answer.into_inner(), credentials: self.credentials.clone(), token })
     }
 
-    /// Tries with the present token, and once more with another one if the service does not take it.
+    /// Tries with the present token, and once more with another one if the service does not take it. Returns the token,
+    /// too.
     async fn authorized<'a, T>(
         &'a self,
         attempt: impl Fn(Option<HeaderValue>) -> BoxFuture<'a, Result<T, GoogleFailure>> + Send,
-    ) -> Result<T, GoogleFailure> {
+    ) -> Result<(T, Option<AccessToken>), GoogleFailure> {
         let mut is_second = false;
         loop {
             let token = self.credentials.current().await.map_err(GoogleFailure::NotSent)?;
             let sent = token.as_ref().map(AccessToken::header).transpose().map_err(GoogleFailure::NotSent)?;
             let failure = match attempt(sent).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, token)),
                 Err(failure) => failure,
             };
             let is_refused = token.is_some_and(|token| failure.is_about_token() && self.credentials.refused(&token));
@@ -205,18 +211,31 @@ impl GoogleClient {
 }
 
 /// The messages of a service.
-pub struct GoogleStream<R>(Streaming<R>);
+pub struct GoogleStream<R> {
+    messages: Streaming<R>,
+    credentials: GoogleCredentials,
+    token: Option<AccessToken>,
+}
 
 impl<R> GoogleStream<R> {
     /// The next message. None at the end of the stream.
     ///
     /// # Errors
-    /// Why it has broken.
+    /// Why it has broken. A stream whose token is not taken any more has broken like others while another token may be
+    /// found.
     ///
     /// # Cancel safety
     /// Safe to drop.
     pub async fn next(&mut self) -> Result<Option<R>, GoogleFailure> {
-        self.0.message().await.map_err(failure)
+        let failure = match self.messages.message().await {
+            Ok(message) => return Ok(message),
+            Err(status) => failure(status),
+        };
+        let token = self.token.as_ref().filter(|_| failure.is_about_token());
+        if token.is_some_and(|token| self.credentials.refused(token)) {
+            return Err(GoogleFailure::Unknown("the token of a stream is not taken any more".into()));
+        }
+        Err(failure)
     }
 }
 

@@ -43,8 +43,10 @@ impl TokenServer {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 noted.lock().push((text(&read[..head]), text(&read[head..])));
                 let body = body.to_string();
-                let head =
-                    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nmetadata-flavor: Google\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    body.len()
+                );
                 stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
             }
         }));
