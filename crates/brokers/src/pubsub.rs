@@ -49,6 +49,9 @@ use crate::errors::unusable;
 /// How long to wait for messages while none has a lease to extend.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
+/// As many bytes may wait for room. Their leases are extended; the rest stays in the stream.
+const MAX_WAITING: usize = 64 << 20;
+
 /// A subscription with fewer delivery attempts than that before its dead-letter topic may take messages away that no
 /// worker has begun.
 const FEW_ATTEMPTS: i32 = 20;
@@ -118,7 +121,8 @@ impl PubSubSource {
             redelivers: true,
             delays: true,
             lease: Some(BrokerLease { length: lease, longest: None }),
-            // An answer brings several messages of a key, and one that is given back comes again behind them.
+            // An answer brings several messages of a key, and one that is given back comes again behind them. The
+            // worker keeps the order, each for itself.
             keeps_order: false,
             // The service drops no message because of its deliveries.
             delivery_limit: None,
@@ -142,7 +146,7 @@ impl PubSubSource {
     /// The failure of the stream, which brought no message.
     fn receive(&mut self, pulled: Pulled) -> Result<()> {
         let (messages, at) = pulled?;
-        // What arrives now is not behind those that have ended.
+        // A later message of the key may still be in the stream. It runs before the ended one comes again.
         self.forget_ended();
         if self.waiting.is_empty() {
             self.extend_at = at + self.lease / 3;
@@ -278,18 +282,21 @@ impl Source for PubSubSource {
             }
             self.extend_waiting();
             if !room.closed.contains(&self.reader.lane) {
-                self.pulls.want(room.messages, room.bytes);
+                self.pulls.want(room.bytes);
             }
             let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
-            if !self.waiting.is_empty() {
-                // No room: what arrives stays in the stream, and the service sends no more.
+            let pause = if self.waiting.is_empty() { LONGEST_WAIT } else { pause };
+            let waiting: usize = self.waiting.iter().map(|waiting| waiting.message.size()).sum();
+            if waiting >= MAX_WAITING {
+                // What arrives stays in the stream, and the service sends no more.
                 self.runtime.sleep(pause).await;
                 continue;
             }
-            match timeout(&*self.runtime, LONGEST_WAIT, self.pulls.arrived.recv()).await {
+            match timeout(&*self.runtime, pause, self.pulls.arrived.recv()).await {
                 Some(Some(pulled)) => self.receive(pulled)?,
                 // Nothing arrives after the stop.
-                Some(None) => self.runtime.sleep(LONGEST_WAIT).await,
+                Some(None) if self.pulls.has_stopped() => self.runtime.sleep(LONGEST_WAIT).await,
+                Some(None) => return Err(unusable("the task that reads the stream of Pub/Sub has ended")),
                 None => {}
             }
         }

@@ -29,6 +29,13 @@ const LASTING: Duration = Duration::from_secs(10);
 /// How long the service may take to end a stream that is not wanted any more. Its last messages come until then.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
+/// A stream that has brought nothing for so long has nothing left that waited in the connection.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// As many messages may be delivered and not settled: those that the worker holds, which are 10,000 by default, and
+/// those that wait for their delay.
+const MAX_OUTSTANDING: usize = 20_000;
+
 /// How long before its arrival the service may have sent a message, at most.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
@@ -52,8 +59,7 @@ struct StreamDemand {
 
 #[derive(Default)]
 struct StreamDemandState {
-    /// The most that there was ever room for. Zero: no stream is wanted yet.
-    messages: usize,
+    /// The most bytes that there was ever room for. Zero: no stream is wanted yet.
     bytes: usize,
     has_stopped: bool,
 }
@@ -77,17 +83,22 @@ impl Pulls {
         Self { arrived, demand }
     }
 
-    /// Takes up to so many messages, and so many bytes, that are not settled. Both only grow: what the worker holds
-    /// counts, too.
-    pub(super) fn want(&self, messages: usize, bytes: usize) {
+    /// Takes messages of up to so many bytes that are not settled. The number only grows: what the worker holds counts
+    /// for the service, and is no part of a room.
+    pub(super) fn want(&self, bytes: usize) {
         {
             let mut state = self.demand.state.lock();
-            if messages <= state.messages && bytes <= state.bytes {
+            if bytes <= state.bytes {
                 return;
             }
-            (state.messages, state.bytes) = (state.messages.max(messages), state.bytes.max(bytes));
+            state.bytes = bytes;
         }
         self.demand.has_changed.notify_waiters();
+    }
+
+    /// Whether it was stopped.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.demand.state.lock().has_stopped
     }
 
     /// Ends the stream. What it has sent by then still arrives.
@@ -110,12 +121,12 @@ impl StreamDemand {
             // Before the look: a change in between is noticed.
             let changed = self.has_changed.notified();
             {
-                let StreamDemandState { messages, bytes, has_stopped } = *self.state.lock();
+                let StreamDemandState { bytes, has_stopped } = *self.state.lock();
                 if has_stopped {
                     return None;
                 }
-                if messages > 0 && bytes > 0 {
-                    return Some(StreamLimits { deadline, messages, bytes });
+                if bytes > 0 {
+                    return Some(StreamLimits { deadline, messages: MAX_OUTSTANDING, bytes });
                 }
             }
             changed.await;
@@ -189,19 +200,27 @@ impl StreamReader {
         };
         let (mut has_brought, mut behind) = (false, Duration::ZERO);
         loop {
+            // Also while messages come again and again.
+            if poll_immediate(&mut over).await.is_some() {
+                return None;
+            }
             let asked = self.runtime.boottime_now();
             let permit = self.arrived.reserve().await.ok()?;
             // What came meanwhile waited in the connection, while its lease ran.
-            behind = behind.max(self.runtime.boottime_now().saturating_sub(asked));
+            behind += self.runtime.boottime_now().saturating_sub(asked);
             let mut next = pin!(next(&mut stream));
             let answer = match poll_immediate(&mut next).await {
                 Some(answer) => answer,
                 None => {
-                    behind = Duration::ZERO;
-                    match select(next, &mut over).await {
+                    let idle_since = self.runtime.boottime_now();
+                    let answer = match select(next, &mut over).await {
                         Either::Left((answer, _)) => answer,
                         Either::Right(((), _)) => return None,
+                    };
+                    if self.runtime.boottime_now().saturating_sub(idle_since) >= IDLE {
+                        behind = Duration::ZERO;
                     }
+                    answer
                 }
             };
             match answer {

@@ -27,6 +27,9 @@ const BATCH: BatchLimits = BatchLimits { entries: 1000, bytes: 256 << 10 };
 /// How long before its end a long delay is renewed.
 const EARLY: Duration = Duration::from_secs(60);
 
+/// The pause before a renewal that has failed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// A delivery that is to be acknowledged, or whose lease is to end in so many seconds. It keeps its turn until the
 /// service has answered, also if its caller has gone.
 struct SettledAck {
@@ -210,18 +213,32 @@ struct LongDelay {
 
 impl LongDelay {
     async fn run(self) {
-        loop {
-            let left = self.until.saturating_sub(self.runtime.boottime_now());
-            let Some(pause) = pause_of(left) else { return };
+        let mut lease_end = self.runtime.boottime_now() + Duration::from_secs(LONGEST_DEADLINE);
+        while let Some(pause) = pause_of(self.left()) {
             self.runtime.sleep(pause).await;
-            let left = self.until.saturating_sub(self.runtime.boottime_now());
-            if left.is_zero() || self.is_closed.load(Ordering::Acquire) {
-                return;
+            let Some(end) = self.renew(lease_end).await else { return };
+            lease_end = end;
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_sub(self.runtime.boottime_now())
+    }
+
+    /// Renews the lease, again and again until the present one ends. Returns the end of the new one. None if the message
+    /// comes again.
+    async fn renew(&self, lease_end: Duration) -> Option<Duration> {
+        loop {
+            let (now, left) = (self.runtime.boottime_now(), self.left());
+            if left.is_zero() || now >= lease_end || self.is_closed.load(Ordering::Acquire) {
+                return None;
             }
             let (ack_id, seconds) = (self.ack_id.clone(), lease_seconds(left));
-            let ended = self.changes.send(SettledAck { ack_id, seconds, turn: None }).await;
-            if ended.is_none_or(|(answer, _)| answer.is_err_and(|failure| failure.is_not_ours())) {
-                return;
+            let (answer, _) = self.changes.send(SettledAck { ack_id, seconds, turn: None }).await?;
+            match answer {
+                Ok(()) => return Some(now + Duration::from_secs(seconds)),
+                Err(failure) if failure.is_not_ours() => return None,
+                Err(_) => self.runtime.sleep(AGAIN).await,
             }
         }
     }

@@ -35,7 +35,8 @@ async fn connect() -> (PubSubStandIn, PubSubSource, StandInStream) {
         panic!("an event without a stream");
     };
     let request: StreamingPullRequest = call.read();
-    assert_eq!((request.stream_ack_deadline_seconds, request.max_outstanding_messages), (30, 10));
+    // More than the messages that a worker holds by default, whatever there is room for now.
+    assert_eq!((request.stream_ack_deadline_seconds, request.max_outstanding_messages), (30, 20_000));
     assert_eq!(request.max_outstanding_bytes, 1 << 20);
     (service, source, call.open())
 }
@@ -87,9 +88,17 @@ async fn a_stream_that_cannot_be_opened_is_reported() {
 }
 
 #[tokio::test]
+async fn a_source_whose_reader_is_gone_is_unusable() {
+    let (_service, mut source, _stream) = connect().await;
+    source.pulls.arrived.close();
+    assert_eq!(source.next(room(10)).await.unwrap_err().kind(), ErrorKind::Unusable);
+}
+
+#[tokio::test]
 async fn a_worker_with_more_room_gets_another_stream() {
     let (mut service, mut source, mut stream) = connect().await;
-    let asked = source.next(room(50));
+    let more = || Room { bytes: 2 << 20, ..room(10) };
+    let asked = source.next(more());
     let Either::Right(((), asked)) = select(Box::pin(asked), Box::pin(stream.client_end())).await else {
         panic!("an event");
     };
@@ -97,9 +106,9 @@ async fn a_worker_with_more_room_gets_another_stream() {
     // What is on its way still arrives.
     stream.send_messages(&["a"]);
     stream.end(GoogleCode::Ok);
-    assert_eq!(texts(&mut source, room(50)).await, ["a"]);
+    assert_eq!(texts(&mut source, more()).await, ["a"]);
     let call = call_while_idle(&mut source, &mut service).await;
-    assert_eq!(call.read::<StreamingPullRequest>().max_outstanding_messages, 50);
+    assert_eq!(call.read::<StreamingPullRequest>().max_outstanding_bytes, 2 << 20);
     let _stream = call.open();
     // Less room is not a reason.
     let asked = Box::pin(source.next(room(1)));

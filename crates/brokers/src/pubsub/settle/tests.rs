@@ -70,6 +70,19 @@ async fn an_acknowledgement_that_names_failed_ids_has_a_result_for_each() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_names_a_thousand_ids_is_read() {
+    let mut fixture = Fixture::new(1).await;
+    let settled = fixture.settle(Settlement::Ack);
+    let others: Vec<String> = (0..1000).map(|number| format!("the long ack id of another delivery {number}")).collect();
+    let named = others.iter().map(String::as_str).chain(["handle 1"]);
+    let reasons: Vec<(&str, &str)> = named.map(|id| (id, "PERMANENT_FAILURE_INVALID_ACK_ID")).collect();
+    let served = async {
+        fixture.service.call_of("Acknowledge").await.refuse_ids(GoogleCode::FailedPrecondition, &reasons);
+    };
+    assert_eq!(kinds(tokio::join!(settled, served).0), [None]);
+}
+
+#[tokio::test]
 async fn an_ack_id_that_is_none_does_not_keep_the_others_from_being_settled() {
     let mut fixture = Fixture::new(2).await;
     let settled = fixture.settle(RETRY);
