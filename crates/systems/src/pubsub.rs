@@ -70,6 +70,9 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 impl ProjectTopics {
     fn of(url: &str) -> Result<Self> {
         url.parse::<PubSubSinkConfig>()?;
+        if url.contains("timeout=") {
+            bail!("the broker of a run has no timeout: remove the parameter");
+        }
         let (project, endpoint) = url.split_once('?').unwrap_or((url, ""));
         let endpoint = if endpoint.is_empty() { String::new() } else { format!("&{endpoint}") };
         Ok(Self { project: project.trim_end_matches('/').to_owned(), endpoint })
