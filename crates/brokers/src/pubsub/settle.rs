@@ -225,8 +225,8 @@ impl LongDelay {
         self.until.saturating_sub(self.runtime.boottime_now())
     }
 
-    /// Renews the lease, again and again until the present one ends. Returns the end of the new one. None if the message
-    /// comes again.
+    /// Renews the lease, again and again until the present one ends. Returns the end of the new one. None if the
+    /// message comes again.
     async fn renew(&self, lease_end: Duration) -> Option<Duration> {
         loop {
             let (now, left) = (self.runtime.boottime_now(), self.left());
