@@ -211,8 +211,8 @@ where
 /// payload. Its compression counts, because the bytes differ; the field `Content-Encoding` itself does not. The
 /// boundary of a body in parts does not count, because a client that sends an upload again draws a new one. Its parts
 /// count in their order, each with its head; every byte counts if some service may read the body in another way. A
-/// nested router of axum removes its prefix from the path. With the feature `axum` the fingerprint covers the full path,
-/// and a rule of your own finds it in `axum::extract::OriginalUri`.
+/// nested router of axum removes its prefix from the path. With the feature `axum` the fingerprint covers the full
+/// path, and a rule of your own finds it in `axum::extract::OriginalUri`.
 ///
 /// ```
 /// use hapax::Identity;

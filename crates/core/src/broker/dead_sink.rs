@@ -38,8 +38,9 @@ const NATS_ID: &str = "nats-msg-id";
 /// where the message has them, `Hapax-Dead-Cause`, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
 ///
 /// A letter that a sink never takes, because it is too large for instance, is published without the headers of its
-/// message. If a broker does not take that either, and a topic of Kafka keeps the message, the letter is a stub: it has no payload, and says where the message lies. `Hapax-Dead-Left-Out` says how long the missing parts
-/// are. Each such letter is counted and logged. The message of another broker waits.
+/// message. If a broker does not take that either, and a topic of Kafka keeps the message, the letter is a stub: it has
+/// no payload, and says where the message lies. `Hapax-Dead-Left-Out` says how long the missing parts are. Each such
+/// letter is counted and logged. The message of another broker waits.
 pub struct SinkDeadLetters {
     sink: Arc<dyn Sink>,
     runtime: Arc<dyn Runtime>,
