@@ -15,7 +15,7 @@ mod timing;
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo xtask <verb>
@@ -81,8 +81,19 @@ fn main() -> ExitCode {
 /// The root of the checkout.
 fn root() -> PathBuf {
     // Read at run time: checkouts may share a target folder and then share this binary.
-    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let package = env::var_os(OWN_FOLDER).map(PathBuf::from);
     package.and_then(|folder| Some(folder.parent()?.to_owned())).unwrap_or_else(|| PathBuf::from("."))
+}
+
+/// The variable with the folder of this package, which cargo sets here.
+const OWN_FOLDER: &str = "CARGO_MANIFEST_DIR";
+
+/// A command of cargo as a person would type it. Build scripts, that of `ring` for one, run again if this variable has
+/// changed, and then everything that needs TLS is compiled again.
+fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    command.env_remove(OWN_FOLDER);
+    command
 }
 
 fn exit(passed: bool) -> ExitCode {

@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cargo;
 use crate::suites::{self, TestBinary};
 
 /// The list of the bugs, with one name a line: `Variant = "name",`.
@@ -265,7 +266,7 @@ fn stop(mut child: Child) {
 
 /// Builds with the flags of `cargo xtask test`, so that nothing is compiled twice.
 fn build(root: &Path) -> io::Result<Vec<TestBinary>> {
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     command.args(["test", "--workspace", "--all-features", "--quiet"]).args(suites::BUILD.split(' '));
     suites::build(command.current_dir(root))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use crate::services;
+use crate::{cargo, services};
 
 /// The committed report of the simulation.
 const SIM_REPORT: &str = "verify/sim/REPORT.md";
@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
 
 /// Visits every state of every setting of the model; with names, only settings that contain one of them.
 fn model(root: &Path, settings: &[&str]) -> bool {
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     command.args(["run", "--quiet", "--package", "hapax-model", "--"]).args(settings);
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }
@@ -51,7 +51,7 @@ fn model(root: &Path, settings: &[&str]) -> bool {
 fn torture(root: &Path, program: &str, arguments: &[&str]) -> Result<bool, String> {
     let commit = commit(root, &TORTURED).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
-    let mut build = Command::new("cargo");
+    let mut build = cargo();
     build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "example-transfer-postgres", "-p", "hapax-torture"]);
     let mut run = Command::new(target(root).join("debug").join(program));
     run.args(arguments).args(["--commit", &commit, "--report", TORTURE_REPORT]);
@@ -63,7 +63,7 @@ fn worker(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     const SOURCES: [&str; 4] = ["crates", "examples/worker-kafka", "examples/worker-rabbitmq", "verify/worker"];
     let commit = commit(root, &SOURCES).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
-    let mut build = Command::new("cargo");
+    let mut build = cargo();
     let examples = ["-p", "example-worker-kafka", "-p", "example-worker-rabbitmq"];
     build.args(["build", "--quiet", "-p", "hapax-worker-torture"]).args(examples);
     let mut run = Command::new(target(root).join("debug/hapax-worker-torture"));
@@ -76,7 +76,7 @@ fn relay(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     let commit =
         commit(root, &["crates", "verify/relay"]).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
-    let mut build = Command::new("cargo");
+    let mut build = cargo();
     build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "hapax-relay-torture"]);
     let mut run = Command::new(target(root).join("debug/hapax-relay-torture"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/relay/REPORT.md"]);
@@ -86,7 +86,7 @@ fn relay(root: &Path, arguments: &[&str]) -> Result<bool, String> {
 /// Runs the suites of sources and sinks on backends that the tests leave out to save time.
 fn suites(root: &Path) -> Result<bool, String> {
     services::unpack(root)?;
-    let mut tests = Command::new("cargo");
+    let mut tests = cargo();
     tests.args(["test", "--package", "hapax-brokers", "--all-features", "--test", "sources", "--test", "sinks"]);
     tests.args(["--", "rabbitmq3-classic"]).env("HAPAX_ALL_BACKENDS", "1").env("HAPAX_REQUIRE", "rabbitmq3");
     Ok(tests.current_dir(root).status().is_ok_and(|status| status.success()))
@@ -96,7 +96,7 @@ fn suites(root: &Path) -> Result<bool, String> {
 pub(crate) fn demo_real(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     let commit = commit(root, &["crates", "verify/demo"]).ok_or("git cannot name the commit of the sources")?;
     services::unpack(root)?;
-    let mut build = Command::new("cargo");
+    let mut build = cargo();
     build.args(["build", "--quiet", "-p", "hapax-cli", "--features", "hapax-cli/full", "-p", "hapax-demo-real"]);
     let mut run = Command::new(target(root).join("debug/hapax-demo-real"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/demo/REPORT.md"]);
@@ -126,7 +126,7 @@ fn simulations(root: &Path, first: &str, count: &str) -> Result<bool, String> {
 }
 
 fn simulation(root: &Path, arguments: &[&str]) -> bool {
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     command.args(["run", "--release", "--quiet", "--package", "hapax-sim", "--"]).args(arguments);
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }

@@ -18,6 +18,7 @@ use crate::suites::{self, SuiteOutput, SuiteRunner, TestBinary};
 use crate::tally::TestTally;
 use crate::tidy;
 use crate::timing::{processor_time, slowest};
+use crate::{OWN_FOLDER, cargo};
 
 /// Runs the steps until one fails. Returns whether all passed.
 pub(crate) fn run(root: &Path) -> bool {
@@ -26,8 +27,8 @@ pub(crate) fn run(root: &Path) -> bool {
 
 /// Builds the benchmarks with optimisation and runs them.
 pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
-    let cargo = |words: &[&str]| {
-        let mut command = Command::new("cargo");
+    let of_bench = |words: &[&str]| {
+        let mut command = cargo();
         command.args(words).args(["--release", "--quiet", "--package", "hapax-bench"]).current_dir(root);
         command
     };
@@ -35,12 +36,12 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
     let measures_processes = matches!(arguments.first(), Some(&("gateway" | "keys" | "pipeline")));
     let has_binary = || {
         let binary = ["build", "--release", "--quiet", "--package", "hapax-cli"];
-        succeeds(Command::new("cargo").args(binary).current_dir(root))
+        succeeds(cargo().args(binary).current_dir(root))
     };
     // All binaries of the package: one of them counts allocations, which would slow another one down.
     (!measures_processes || has_binary())
-        && succeeds(&mut cargo(&["build"]))
-        && succeeds(cargo(&["run"]).args(["--bin", "hapax-bench", "--"]).args(arguments))
+        && succeeds(&mut of_bench(&["build"]))
+        && succeeds(of_bench(&["run"]).args(["--bin", "hapax-bench", "--"]).args(arguments))
 }
 
 const FORMAT: CommandLine = CommandLine::new("cargo fmt --all --check");
@@ -109,6 +110,7 @@ impl CommandLine {
     fn command(&self, root: &Path) -> Command {
         let mut words = self.words.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
+        command.env_remove(OWN_FOLDER);
         command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
         // Tests panic on purpose, and a page for each of them would bury the failure.
         command.env("RUST_BACKTRACE", "0");

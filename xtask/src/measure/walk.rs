@@ -15,6 +15,7 @@ use std::{env, fs, thread};
 
 use super::callgrind::CallgrindProfile;
 use super::upstream::HeldUpstream;
+use crate::cargo;
 
 /// The longest time that a step under callgrind may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -126,7 +127,7 @@ fn read_profiles(folder: &Path) -> io::Result<WalkProfiles> {
 }
 
 fn build(checkout: &Path) -> io::Result<PathBuf> {
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     // rustix asks the kernel where the vDSO lies. Valgrind hides it, so that rustix must ask the C library instead.
     command.args(["build", "--quiet", "--package", "hapax-cli", "--features", "rustix/use-libc-auxv"]);
     let built = command.current_dir(checkout).status()?;

@@ -52,7 +52,7 @@ impl Inside {
             InsideKind::Memory => Self::of(Arc::new(Memory::new()), ()),
             InsideKind::Sqlite => {
                 let directory = tempfile::tempdir().unwrap();
-                Self::of(Arc::new(Sqlite::open(&directory.path().join("hapax.db")).unwrap()), directory)
+                Self::of(Arc::new(Sqlite::open(directory.path().join("hapax.db")).unwrap()), directory)
             }
             InsideKind::Redis => {
                 let server = RedisServer::start(RedisServerOptions::new(RedisKind::Redis)).await.unwrap();
