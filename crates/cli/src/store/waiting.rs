@@ -28,14 +28,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct OpeningWait {
     what: &'static str,
-    /// Why it is not open.
+    /// Why the last try failed.
     failure: Mutex<Option<String>>,
 }
 
 impl OpeningWait {
     /// Nothing was tried yet. `what` is its name in logs, for instance `sink`.
     pub(crate) fn of(what: &'static str) -> Self {
-        Self { what, failure: Mutex::new(Some("it is being opened".into())) }
+        Self { what, failure: Mutex::default() }
     }
 
     /// Opens it. Tries again while what it needs is away.
@@ -93,9 +93,7 @@ impl SinkSlot {
     /// A slot whose sink is open.
     #[cfg(test)]
     pub(crate) fn with(sink: Arc<dyn Sink>) -> Self {
-        let slot = Self::of("sink");
-        *slot.wait.failure.lock() = None;
-        Self { sink: OnceLock::from(sink), ..slot }
+        Self { sink: OnceLock::from(sink), ..Self::of("sink") }
     }
 
     /// The sink.
@@ -103,7 +101,7 @@ impl SinkSlot {
     /// # Errors
     /// Why it is not open yet.
     pub(crate) fn opened(&self) -> Result<&Arc<dyn Sink>, String> {
-        self.sink.get().ok_or_else(|| self.wait.failure.lock().clone().unwrap_or_default())
+        self.sink.get().ok_or_else(|| self.wait.failure.lock().clone().unwrap_or_else(|| "it is being opened".into()))
     }
 
     /// Opens the sink. Tries again while its broker is away.
