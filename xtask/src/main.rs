@@ -81,19 +81,24 @@ fn main() -> ExitCode {
 /// The root of the checkout.
 fn root() -> PathBuf {
     // Read at run time: checkouts may share a target folder and then share this binary.
-    let package = env::var_os(OWN_FOLDER).map(PathBuf::from);
+    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package.and_then(|folder| Some(folder.parent()?.to_owned())).unwrap_or_else(|| PathBuf::from("."))
 }
 
-/// The variable with the folder of this package, which cargo sets here.
-const OWN_FOLDER: &str = "CARGO_MANIFEST_DIR";
-
-/// A command of cargo as a person would type it. Build scripts, that of `ring` for one, run again if this variable has
-/// changed, and then everything that needs TLS is compiled again.
+/// A command of cargo as a person would type it.
 fn cargo() -> Command {
     let mut command = Command::new("cargo");
-    command.env_remove(OWN_FOLDER);
+    forget_package(&mut command);
     command
+}
+
+/// Removes the variables that cargo has set for this package. Build scripts, that of `ring` for one, run again if they
+/// have changed, and then everything that needs TLS is compiled again.
+fn forget_package(command: &mut Command) {
+    let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_package)) {
+        command.env_remove(name);
+    }
 }
 
 fn exit(passed: bool) -> ExitCode {

@@ -18,7 +18,7 @@ use crate::suites::{self, SuiteOutput, SuiteRunner, TestBinary};
 use crate::tally::TestTally;
 use crate::tidy;
 use crate::timing::{processor_time, slowest};
-use crate::{OWN_FOLDER, cargo};
+use crate::{cargo, forget_package};
 
 /// Runs the steps until one fails. Returns whether all passed.
 pub(crate) fn run(root: &Path) -> bool {
@@ -110,7 +110,7 @@ impl CommandLine {
     fn command(&self, root: &Path) -> Command {
         let mut words = self.words.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.env_remove(OWN_FOLDER);
+        forget_package(&mut command);
         command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
         // Tests panic on purpose, and a page for each of them would bury the failure.
         command.env("RUST_BACKTRACE", "0");
