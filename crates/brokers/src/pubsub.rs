@@ -288,7 +288,7 @@ impl Source for PubSubSource {
             let pause = if self.waiting.is_empty() { LONGEST_WAIT } else { pause };
             let waiting: usize = self.waiting.iter().map(|waiting| waiting.message.size()).sum();
             if waiting >= MAX_WAITING {
-                // What arrives stays in the stream, and the service sends no more.
+                // Messages that arrive stay in the stream, and the service sends no more.
                 self.runtime.sleep(pause).await;
                 continue;
             }

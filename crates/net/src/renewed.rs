@@ -57,7 +57,7 @@ pub(crate) struct RenewedState<F: FindCredentials> {
     refused: Option<Duration>,
 }
 
-/// What a search has found.
+/// The result of a search.
 pub(crate) struct KeptCredentials<F: FindCredentials> {
     pub(crate) credentials: F::Found,
     /// When, on the boot-time clock.

@@ -20,7 +20,7 @@ pub(super) struct PubSubFailure {
     meaning: StatusMeaning,
     code: Option<GoogleCode>,
     what: String,
-    /// What the service says of single ack ids.
+    /// The service's reasons for single ack ids.
     named: BTreeMap<String, String>,
 }
 

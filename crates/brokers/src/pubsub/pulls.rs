@@ -206,7 +206,7 @@ impl StreamReader {
             }
             let asked = self.runtime.boottime_now();
             let permit = self.arrived.reserve().await.ok()?;
-            // What came meanwhile waited in the connection, while its lease ran.
+            // Messages that came meanwhile waited in the connection, while their leases ran.
             behind += self.runtime.boottime_now().saturating_sub(asked);
             let mut next = pin!(next(&mut stream));
             let answer = match poll_immediate(&mut next).await {

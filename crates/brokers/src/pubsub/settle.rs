@@ -39,7 +39,7 @@ struct SettledAck {
     turn: Option<DeliveryTurn>,
 }
 
-/// What the service answers, and the turn of the entry.
+/// The answer of the service, and the turn of the entry.
 type AnsweredAck = (PubSubResult<()>, Option<DeliveryTurn>);
 
 type EntryBatcher = Batcher<SettledAck, AnsweredAck>;

@@ -193,7 +193,7 @@ impl Sink for PubSubSink {
             Ok(()) => {}
             // The right to publish may be there all the same.
             Err(failure) if failure.is_denied() => {}
-            // Nobody has said that this topic exists.
+            // The topic may not exist.
             Err(failure) if failure.is_missing() && constant.is_none() => {}
             Err(failure) => return Err(failure.asked(&format!("the topic `{topic}`"))),
         }

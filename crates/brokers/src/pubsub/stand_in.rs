@@ -105,7 +105,7 @@ impl PubSubStandInCall {
         self.open().end(code);
     }
 
-    /// Refuses what these ids name, for these reasons.
+    /// Refuses the deliveries of these ids, for these reasons.
     pub(super) fn refuse_ids(self, code: GoogleCode, reasons: &[(&str, &str)]) {
         let metadata = reasons.iter().map(|(id, reason)| ((*id).to_owned(), (*reason).to_owned())).collect();
         let value = InfoMessage { metadata }.encode_to_vec();

@@ -103,7 +103,7 @@ async fn a_worker_with_more_room_gets_another_stream() {
         panic!("an event");
     };
     drop(asked);
-    // What is on its way still arrives.
+    // Messages that are on their way still arrive.
     stream.send_messages(&["a"]);
     stream.end(GoogleCode::Ok);
     assert_eq!(texts(&mut source, more()).await, ["a"]);

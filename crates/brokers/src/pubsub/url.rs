@@ -93,7 +93,7 @@ impl PubSubPlace {
     }
 }
 
-/// What is wrong with the name of a topic or a subscription.
+/// The fault in the name of a topic or a subscription.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+%".contains(&byte);
     let begins_well = name.starts_with(|first: char| first.is_ascii_alphabetic());

@@ -38,7 +38,7 @@ struct SettledEntry {
     turn: DeliveryTurn,
 }
 
-/// What the service answers, and the turn of the entry.
+/// The answer of the service, and the turn of the entry.
 type AnsweredEntry = (Called<String>, DeliveryTurn);
 
 /// Settles the deliveries of a queue.

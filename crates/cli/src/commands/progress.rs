@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// that counts; elsewhere a line comes every ten seconds. A short command says nothing.
 #[derive(Debug)]
 pub(crate) struct CommandProgress {
-    /// What is counted, in the plural.
+    /// The name of the counted things, in the plural.
     what: &'static str,
     count: u64,
     told: Instant,

@@ -24,7 +24,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a process waits for, and why it is not open yet. Until it is open, the process is not ready.
+/// A thing that a process waits for, and why it is not open yet. Until it is open, the process is not ready.
 #[derive(Debug)]
 pub(crate) struct OpeningWait {
     what: &'static str,

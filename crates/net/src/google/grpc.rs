@@ -85,9 +85,9 @@ pub enum GoogleFailure {
 pub struct GoogleStatus {
     /// The code.
     pub code: Code,
-    /// What the service says.
+    /// The message of the service.
     pub message: String,
-    /// What the service says of each thing that the call names.
+    /// The reasons of the service for each thing that the call names.
     pub details: BTreeMap<String, String>,
 }
 

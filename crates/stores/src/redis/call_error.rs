@@ -104,7 +104,7 @@ const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 8] = [
 
 const UNKNOWN_COMMAND: &str = "unknown command";
 
-/// What a node of a cluster answered, as far as the way of the call goes.
+/// The answer of a node of a cluster, as far as the way of the call goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NodeAnswer {
     /// The call was run, or may have been, or would fail again.

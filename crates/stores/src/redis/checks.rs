@@ -1,4 +1,4 @@
-//! What endangers the guarantee on one server.
+//! Settings and states of one server that endanger the guarantee.
 
 use hapax_core::Result;
 use hapax_core::store::{Finding, Severity};

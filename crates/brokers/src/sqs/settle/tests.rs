@@ -61,7 +61,7 @@ async fn a_settlement_waits_for_an_extension_that_is_on_its_way() {
     assert!(poll_immediate(&mut retry).await.is_none());
     let call = fixture.service.call().await;
     assert!(fixture.service.is_quiet().await, "the service may apply the extension last");
-    // Also if nobody waits for it any more.
+    // Also after its caller has gone.
     drop(extension);
     assert!(fixture.service.is_quiet().await, "the service may apply the extension last");
     assert_eq!(call.body["Entries"][0]["VisibilityTimeout"], 30);

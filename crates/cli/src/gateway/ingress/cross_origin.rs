@@ -31,7 +31,7 @@ pub(crate) enum AllowedOrigins {
     Listed(Vec<HeaderValue>),
 }
 
-/// What pages of other origins may do.
+/// The rights of pages of other origins.
 #[derive(Debug, Default)]
 pub(crate) struct CrossOrigin {
     /// None: the gateway adds nothing, and the API answers preflights.

@@ -1,4 +1,4 @@
-//! What endangers the guarantee in a cluster.
+//! Settings and states of a cluster that endanger the guarantee.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -102,7 +102,7 @@ async fn after_last(
     Ok((is_moving && place.pass == 0).then(|| ClusterPlace::start(place.fingerprint, 1)))
 }
 
-/// What a node says of its own slots.
+/// The slots of a node, as it names them itself.
 #[derive(Debug, PartialEq, Eq)]
 struct OwnSlots {
     ranges: Vec<(u16, u16)>,

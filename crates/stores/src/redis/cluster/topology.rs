@@ -42,7 +42,7 @@ impl ClusterNode {
     }
 }
 
-/// What is known of the cluster. All connections share it.
+/// The nodes and slots of the cluster, as far as they are known. All connections share them.
 pub(super) struct ClusterTopology {
     url: Arc<RedisUrl>,
     runtime: Arc<dyn Runtime>,
