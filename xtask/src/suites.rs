@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,22 +86,43 @@ impl TestBinary {
         let mut command = self.command();
         command.envs(runner.variables.iter().map(|(name, value)| (name, value)));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let lines = lines_of(child.stdout.take().ok_or_else(|| io::Error::other("no standard output"))?);
         let mut text = String::new();
-        let mut reader = BufReader::new(child.stdout.take().ok_or_else(|| io::Error::other("no standard output"))?);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            let printed = String::from_utf8_lossy(&line);
-            order.read(&printed, begun.elapsed());
-            if printed.contains(HANGS) {
-                print!("{printed}");
+        loop {
+            let line = match lines.recv_timeout(runner.silence) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    child.kill()?;
+                    text += &format!("ended, for it printed nothing for {:?}: {}\n", runner.silence, order.running());
+                    break;
+                }
+            };
+            order.read(&line, begun.elapsed());
+            if line.contains(HANGS) {
+                print!("{line}");
             }
-            text += &printed;
-            line.clear();
+            text += &line;
         }
         let processors = processor_time_of(child.id());
         let ended_well = child.wait()?.success();
         Ok(SuiteOutput { ended_well, text, took: order.took(), name: String::new(), processors })
     }
+}
+
+/// The lines of a program's output. Another process may keep the output open after its end, so the reader is a thread.
+fn lines_of(output: ChildStdout) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut reader, mut line) = (BufReader::new(output), Vec::new());
+        while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    lines
 }
 
 /// What a test harness says of a test that may never end. All else is printed when the binary ends.
@@ -119,6 +141,8 @@ pub(crate) struct SuiteRunner<'r> {
     /// The number of tests of one binary that run at once.
     pub(crate) threads: usize,
     pub(crate) variables: Vec<(&'static str, String)>,
+    /// A binary that prints nothing for so long has a test that never ends. It is ended, and fails.
+    pub(crate) silence: Duration,
 }
 
 /// The binaries that have not begun: those that mostly wait, and the others.
@@ -196,18 +220,40 @@ mod tests {
         assert_eq!(TestBinary::of_message("{\"reason\":\"build-finished\",\"success\":true}"), None);
     }
 
-    #[test]
-    fn what_a_binary_prints_is_kept_with_the_times_of_its_tests() {
-        let folder = env::temp_dir().join(format!("hapax-suites-{}", process::id()));
+    /// A test binary that is a script in a folder of its own.
+    fn script(name: &str, text: &str) -> TestBinary {
+        let folder = env::temp_dir().join(format!("hapax-suites-{name}-{}", process::id()));
         fs::create_dir_all(&folder).expect("a temporary folder");
         let program = folder.join("it");
-        let script =
-            "#!/bin/sh\n[ \"$1\" = --list ] && echo 'a: test' || echo \"test a ... ok $CARGO_MANIFEST_DIR $X\"\n";
-        fs::write(&program, script).expect("a script");
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("a script");
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("a program");
-        let binary = TestBinary { folder: folder.clone(), target: "it".to_owned(), program };
-        let runner = SuiteRunner { root: Path::new("/"), threads: 2, variables: vec![("X", "x".to_owned())] };
-        let outputs = runner.run(&[binary.clone(), binary]);
+        TestBinary { folder, target: "it".to_owned(), program }
+    }
+
+    fn runner(silence: u64) -> SuiteRunner<'static> {
+        let variables = vec![("X", "x".to_owned())];
+        SuiteRunner { root: Path::new("/"), threads: 2, variables, silence: Duration::from_secs(silence) }
+    }
+
+    #[test]
+    fn a_binary_that_hangs_is_ended_with_the_names_of_its_tests() {
+        let binary = script(
+            "hangs",
+            "[ \"$1\" = --list ] && printf 'a: test\\nb: test\\n' || { echo 'test a ... ok'; exec sleep 60; }",
+        );
+        let folder = binary.folder.clone();
+        let outputs = runner(1).run(&[binary]);
+        fs::remove_dir_all(&folder).expect("the folder is there");
+        let [output] = &*outputs else { panic!("{outputs:?}") };
+        assert!(!output.ended_well && output.text.ends_with("ended, for it printed nothing for 1s: b\n"), "{output:?}");
+    }
+
+    #[test]
+    fn what_a_binary_prints_is_kept_with_the_times_of_its_tests() {
+        let binary =
+            script("kept", "[ \"$1\" = --list ] && echo 'a: test' || echo \"test a ... ok $CARGO_MANIFEST_DIR $X\"");
+        let folder = binary.folder.clone();
+        let outputs = runner(60).run(&[binary.clone(), binary]);
         fs::remove_dir_all(&folder).expect("the folder is there");
         let expected = format!("test a ... ok {} x\n", folder.display());
         for output in &outputs {

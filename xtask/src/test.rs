@@ -84,6 +84,9 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// time limits fail.
 const TEST_THREADS_PER_CORE: usize = 1;
 
+/// No test takes so long on a slow machine.
+const SILENCE: Duration = Duration::from_secs(600);
+
 /// The number of tests of one binary that run at once.
 fn test_threads() -> usize {
     let chosen = env::var(TEST_THREADS).ok().and_then(|threads| threads.parse().ok());
@@ -249,7 +252,7 @@ fn suite_runner<'r>(root: &'r Path, line: &CommandLine) -> SuiteRunner<'r> {
     let threads = test_threads();
     let of_all = [(TEST_THREADS, threads.to_string()), ("RUST_BACKTRACE", "0".to_owned())];
     let variable = line.variable.iter().map(|(name, value)| (*name, value.clone().into_owned()));
-    SuiteRunner { root, threads, variables: of_all.into_iter().chain(variable).collect() }
+    SuiteRunner { root, threads, variables: of_all.into_iter().chain(variable).collect(), silence: SILENCE }
 }
 
 fn ask_for(line: &CommandLine) {

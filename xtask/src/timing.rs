@@ -48,6 +48,13 @@ impl TestOrder {
         is_one
     }
 
+    /// The names of the tests that have begun and not ended.
+    pub(crate) fn running(&self) -> String {
+        let mut names: Vec<&str> = self.running.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names.join(", ")
+    }
+
     /// Each test that has ended, with its time.
     pub(crate) fn took(self) -> Vec<(Duration, String)> {
         self.took
