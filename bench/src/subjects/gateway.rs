@@ -26,10 +26,11 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let tools = Rc::new(UnpackedTools::unpacked()?);
     let api = Rc::new(api()?);
     let forwarder = Rc::new(forwarder(&api)?);
-    let memory = Rc::new(gateway(&api, "memory:".into())?);
-    let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()))?);
-    let redis = Rc::new(gateway(&api, tools.servers.redis.url())?);
-    let postgres = Rc::new(gateway(&api, tools.servers.postgres.url())?);
+    let memory = Rc::new(gateway(&api, "memory:".into(), None)?);
+    let logging = Rc::new(gateway(&api, "memory:".into(), Some(tools.folder.path().join("access.log")))?);
+    let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()), None)?);
+    let redis = Rc::new(gateway(&api, tools.servers.redis.url(), None)?);
+    let postgres = Rc::new(gateway(&api, tools.servers.postgres.url(), None)?);
     let nginx = Rc::new(tools.nginx(&api)?);
     let subject = |name, what, proxy: &Rc<ServerProcess>, script: &'static str, at_least| Subject {
         name,
@@ -41,7 +42,18 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
             at_least,
         }),
     };
+    let access_log = Subject {
+        name: "gateway, new keys, memory, with its access log",
+        what: "a POST with a new key, and a line of JSON in a file for each request",
+        run: wrk(&tools, &logging, &api, NEW_KEYS),
+        limit: Some(Limit {
+            what: "the same without the log",
+            run: wrk(&tools, &memory, &api, NEW_KEYS),
+            at_least: Some(0.94),
+        }),
+    };
     Ok(vec![
+        access_log,
         subject("gateway, new keys, memory", "a POST with a new key", &memory, NEW_KEYS, Some(0.75)),
         subject(
             "gateway, new keys, SQLite",
@@ -85,12 +97,17 @@ fn forwarder(api: &ServerProcess) -> anyhow::Result<ServerProcess> {
     })
 }
 
-fn gateway(api: &Rc<ServerProcess>, store: String) -> anyhow::Result<ServerProcess> {
+/// A gateway on this store. With a file it writes its access log there.
+fn gateway(api: &Rc<ServerProcess>, store: String, log: Option<PathBuf>) -> anyhow::Result<ServerProcess> {
     let upstream = format!("http://{}", api.address);
     ServerProcess::start("../hapax", move |command, address| {
         command.args(["gateway", "--upstream", &upstream, "--store", &store, "--listen", &address.to_string()]);
         // The first requests with the replayed key arrive together; all but one wait for the answer.
-        command.args(["--admin", &free_address()?.to_string(), "--wait", "5s"]).env("HAPAX_LOG", "warn");
+        command.args(["--admin", &free_address()?.to_string(), "--wait", "5s"]);
+        command.env("HAPAX_LOG", if log.is_some() { "info" } else { "warn" });
+        if let Some(file) = log {
+            command.args(["--log-format", "json", "--log-file"]).arg(file);
+        }
         Ok(())
     })
 }
