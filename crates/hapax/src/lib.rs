@@ -38,7 +38,7 @@
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
 //! | `s3` | `stores::FarAnswers`: large answers in a bucket of S3, beside any store |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
-//! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
+//! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
 //! | `sqs` | `brokers::SqsSource`: messages from a queue of AWS SQS; `SqsSink`: events to it |
 //! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |

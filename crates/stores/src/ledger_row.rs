@@ -1,9 +1,10 @@
 //! Rows of the ledger and of the outbox as the columns that the drivers of PostgreSQL send and read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::Hash;
 
 use bytes::Bytes;
-use hapax_core::ledger::{Fault, FaultKind, FoundRow, LedgerVerdict, OutboxRow, Row, Tried};
+use hapax_core::ledger::{Fault, FaultKind, Finished, FoundRow, LedgerVerdict, OutboxRow, Row, Tried};
 use hapax_core::{Fingerprint, Rule};
 
 /// The columns of a row. An older release may have left one without its end, and others may have written what no
@@ -56,6 +57,35 @@ pub(crate) fn own_claim(found: &str) -> Result<Tried, Fault> {
         "open" => Ok(Tried::ClaimedHere),
         _ => Err(Fault::new(FaultKind::Failed, "the claim returned a word that this release does not know")),
     }
+}
+
+/// The place that `hapax_claim_one` returns if it has made no claim.
+const NO_GUARD: &str = "(0,0)";
+
+/// Reads what `hapax_claim_one` returns: what it did, and the place of its guard, which is empty without a claim.
+pub(crate) fn guard_of_one(guard: Option<String>) -> (Tried, String) {
+    match guard {
+        None => (Tried::Locked, String::new()),
+        Some(guard) if guard == NO_GUARD => (Tried::NotInserted, String::new()),
+        Some(guard) => (Tried::Inserted, guard),
+    }
+}
+
+/// What `hapax_claim` did for each of these operations, from those that it found busy and those that had ended.
+pub(crate) fn tries<T: Eq + Hash>(operations: &[T], busy: &HashSet<T>, ended: &HashSet<T>) -> Vec<Tried> {
+    let tried = |operation: &T| match operation {
+        operation if busy.contains(operation) => Tried::Locked,
+        operation if ended.contains(operation) => Tried::NotInserted,
+        _ => Tried::Inserted,
+    };
+    operations.iter().map(tried).collect()
+}
+
+/// The rows in the order in which `hapax_finish` takes them: ascending by their operations.
+pub(crate) fn ascending(rows: &[Finished]) -> Vec<&Finished> {
+    let mut rows: Vec<&Finished> = rows.iter().collect();
+    rows.sort_unstable_by_key(|row| *row.operation.as_bytes());
+    rows
 }
 
 /// The column `headers` of an event.

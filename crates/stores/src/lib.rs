@@ -8,7 +8,7 @@
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
 //! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
-//! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL |
+//! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
 
 #[cfg(all(feature = "sqlite", not(unix)))]
@@ -41,7 +41,7 @@ mod redis;
 mod schema;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod server_events;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod spread;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
 mod sql_state;
@@ -69,4 +69,4 @@ pub use sqlite::{
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};
 #[cfg(feature = "sqlx")]
-pub use sqlx::{SqlxEntry, SqlxLedger};
+pub use sqlx::{HandleSqlxJobs, SqlxEntry, SqlxLedger, SqlxProcess, SqlxRunner};

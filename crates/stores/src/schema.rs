@@ -14,7 +14,6 @@ impl Schema {
         (is_plain && (1..=63).contains(&name.len())).then(|| Self(name.to_owned()))
     }
 
-    #[cfg(feature = "postgres")]
     pub(crate) fn name(&self) -> &str {
         &self.0
     }

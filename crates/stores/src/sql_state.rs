@@ -24,7 +24,8 @@ pub(crate) fn fault_kind(code: &str, routine: Option<&str>) -> FaultKind {
 /// A serialization failure, a deadlock, a lock that was not free in time.
 const CONFLICTS: [&str; 3] = ["40001", "40P01", "55P03"];
 
-const UNIQUE_VIOLATION: &str = "23505";
+/// Another row has the same key.
+pub(crate) const UNIQUE_VIOLATION: &str = "23505";
 
 const OUT_OF_MEMORY: &str = "53200";
 

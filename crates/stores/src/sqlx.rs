@@ -1,6 +1,8 @@
 //! The ledger on PostgreSQL in transactions of sqlx. It sends the statements of the ledger in `postgres`, and needs
 //! nothing else of it.
 
+mod faults;
+mod runner;
 mod statements;
 mod uuid;
 
@@ -12,6 +14,7 @@ use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use sqlx::PgConnection;
 
 use crate::schema::Schema;
+pub use runner::{HandleSqlxJobs, SqlxProcess, SqlxRunner};
 use statements::{SqlxSql, SqlxStatements};
 
 /// A ledger on PostgreSQL for a service that uses sqlx: `claim`, `emit` and `finish` in a transaction of the service's
@@ -49,6 +52,10 @@ use statements::{SqlxSql, SqlxStatements};
 ///
 /// A COMMIT of an aborted transaction is a rollback for which sqlx returns `Ok`. `finish` fails in such a transaction:
 /// call it last, and pass on its error.
+///
+/// # Transactions that the ledger opens
+/// [`SqlxLedger::runner`] runs calls, batches, and the messages of a worker, in transactions on connections of a pool.
+/// It closes the connection of a transaction that is dropped.
 #[derive(Clone, Debug)]
 pub struct SqlxLedger {
     terms: Terms,

@@ -3,33 +3,47 @@ use std::sync::Arc;
 
 use hapax_core::OperationId;
 use hapax_core::ledger::{Call, Fault, FaultKind, Finished, FoundRow, OutboxRow, Transaction, Tried, TriedClaims};
-use sqlx::postgres::{PgArguments, PgDatabaseError, PgRow, Postgres};
+use sqlx::postgres::{PgArguments, PgRow, Postgres};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
+use super::faults::{fault, kind};
 use super::uuid::SqlxUuid;
 use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, own_claim};
 use crate::schema::Schema;
-use crate::sql_state::fault_kind;
 
 /// The texts of the statements, with the tables in their schema. They are those of the other driver.
 #[derive(Debug)]
 pub(super) struct SqlxSql {
+    pub(super) schema: Schema,
     claim_own: Arc<str>,
-    read: Arc<str>,
-    order: Arc<str>,
     done: Arc<str>,
     done_emit: Arc<str>,
+    pub(super) read: Arc<str>,
+    pub(super) order: Arc<str>,
+    pub(super) claim: Arc<str>,
+    pub(super) claim_one: Arc<str>,
+    pub(super) finish: Arc<str>,
+    pub(super) finish_one: Arc<str>,
+    pub(super) finish_emit: Arc<str>,
+    pub(super) count: Arc<str>,
 }
 
 impl SqlxSql {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
+            schema: schema.clone(),
             claim_own: schema.qualify(include_str!("../postgres/ledger/claim_own.sql")).into(),
-            read: schema.qualify(include_str!("../postgres/ledger/read.sql")).into(),
-            order: schema.qualify(include_str!("../postgres/ledger/order.sql")).into(),
             done: schema.qualify(include_str!("../postgres/ledger/done.sql")).into(),
             done_emit: schema.qualify(include_str!("../postgres/ledger/done_emit.sql")).into(),
+            read: schema.qualify(include_str!("../postgres/ledger/read.sql")).into(),
+            order: schema.qualify(include_str!("../postgres/ledger/order.sql")).into(),
+            claim: schema.qualify(include_str!("../postgres/ledger/claim.sql")).into(),
+            claim_one: schema.qualify(include_str!("../postgres/ledger/claim_one.sql")).into(),
+            finish: schema.qualify(include_str!("../postgres/ledger/finish.sql")).into(),
+            finish_one: schema.qualify(include_str!("../postgres/ledger/finish_one.sql")).into(),
+            finish_emit: schema.qualify(include_str!("../postgres/ledger/finish_emit.sql")).into(),
+            count: schema.qualify(include_str!("../postgres/ledger/count.sql")).into(),
         }
     }
 }
@@ -67,32 +81,39 @@ impl<'t> SqlxStatements<'t> {
 
     /// Finishes one operation, and writes its events.
     async fn finish_own(&mut self, namespace: &str, row: &Finished, events: &[OutboxRow]) -> Result<(), Fault> {
-        fn column<'r, T>(rows: &'r [OutboxRow], value: impl Fn(&'r OutboxRow) -> T) -> Vec<T> {
-            rows.iter().map(value).collect()
-        }
         let sql = if events.is_empty() { &self.sql.done } else { &self.sql.done_emit };
         let query = statement(sql).bind(namespace).bind(SqlxUuid::from(row.operation)).bind(&row.answer[..]);
-        if events.is_empty() {
-            return self.rows(query).await.map(drop);
-        }
-        let query = query
-            .bind(column(events, |row| SqlxUuid::from(row.id)))
-            .bind(column(events, |row| SqlxUuid::from(row.operation)))
-            .bind(column(events, |row| row.number.cast_signed()))
-            .bind(column(events, |row| row.ordering_key.as_deref()))
-            .bind(column(events, |row| &*row.topic))
-            .bind(column(events, |row| row.kind.as_deref()))
-            .bind(column(events, |row| row.source.as_deref()))
-            .bind(column(events, |row| row.content_type.as_deref()))
-            .bind(column(events, headers))
-            .bind(column(events, |row| &row.payload[..]));
+        let query = if events.is_empty() { query } else { bind_events(query, events) };
         self.rows(query).await.map(drop)
     }
 }
 
+/// A parameter with the same column of each row.
+pub(super) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}
+
+/// Binds the columns of events.
+pub(super) fn bind_events<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    events: &'q [OutboxRow],
+) -> Query<'q, Postgres, PgArguments> {
+    query
+        .bind(column(events, |row| SqlxUuid::from(row.id)))
+        .bind(column(events, |row| SqlxUuid::from(row.operation)))
+        .bind(column(events, |row| row.number.cast_signed()))
+        .bind(column(events, |row| row.ordering_key.as_deref()))
+        .bind(column(events, |row| &*row.topic))
+        .bind(column(events, |row| row.kind.as_deref()))
+        .bind(column(events, |row| row.source.as_deref()))
+        .bind(column(events, |row| row.content_type.as_deref()))
+        .bind(column(events, headers))
+        .bind(column(events, |row| &row.payload[..]))
+}
+
 /// A statement that is sent unnamed, as those of the other driver are: no plan outlives the state of the tables that it
 /// was made for.
-fn statement<'q>(sql: &Arc<str>) -> Query<'q, Postgres, PgArguments> {
+pub(super) fn statement<'q>(sql: &Arc<str>) -> Query<'q, Postgres, PgArguments> {
     sqlx::query(AssertSqlSafe(Arc::clone(sql))).persistent(false)
 }
 
@@ -137,7 +158,8 @@ impl Transaction for SqlxStatements<'_> {
     }
 }
 
-fn found(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
+/// Reads a row of the result of `read.sql`.
+pub(super) fn found(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
     if row.try_get("is_finished_here")? {
         return Ok(FoundRow::ClaimedHere);
     }
@@ -151,18 +173,4 @@ fn found(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
         answer: row.try_get("answer")?,
         transaction: row.try_get("transaction")?,
     }))
-}
-
-fn fault(error: sqlx::Error) -> Fault {
-    Fault::new(kind(&error), error)
-}
-
-fn kind(error: &sqlx::Error) -> FaultKind {
-    if let sqlx::Error::Database(error) = error {
-        let error = error.downcast_ref::<PgDatabaseError>();
-        return fault_kind(error.code(), error.routine());
-    }
-    // Without a reply: the connection broke, unless the driver could not read or write a value.
-    let is_broken = matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed);
-    if is_broken { FaultKind::Unavailable } else { FaultKind::Failed }
 }

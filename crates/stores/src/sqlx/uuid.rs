@@ -1,13 +1,14 @@
 //! UUIDs as values of sqlx. Its own feature for them would put its SQLite into the lock files of users.
 
 use hapax_core::{EventId, OperationId};
+use sqlx::decode::Decode;
 use sqlx::encode::{Encode, IsNull};
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
-use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, Postgres};
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueFormat, PgValueRef, Postgres};
 
 /// A UUID.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SqlxUuid([u8; 16]);
 
 impl From<OperationId> for SqlxUuid {
@@ -44,5 +45,14 @@ impl Encode<'_, Postgres> for SqlxUuid {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         buffer.extend_from_slice(&self.0);
         Ok(IsNull::No)
+    }
+}
+
+impl Decode<'_, Postgres> for SqlxUuid {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        match value.format() {
+            PgValueFormat::Binary => Ok(Self(value.as_bytes()?.try_into()?)),
+            PgValueFormat::Text => Err("the statements of the ledger get their rows in the binary format".into()),
+        }
     }
 }

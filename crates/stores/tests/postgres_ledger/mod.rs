@@ -1,7 +1,8 @@
 //! The ledger suite's setups of PostgreSQL, one for each door to the ledger in a transaction of the caller's own: the
 //! drivers `tokio_postgres` and `sqlx`, and the functions in SQL. Runners and copies by other ways use the same rows,
-//! so each door also replays what the others wrote. All cases share one server, and each has a schema. A ledger cannot
-//! choose the search path, which has what another role could plant there.
+//! so each door also replays what the others wrote. The runner is that of `PostgresLedger` or of `SqlxLedger`. All
+//! cases share one server, and each has a schema. A ledger cannot choose the search path, which has what another role
+//! could plant there.
 
 mod driver;
 mod functions;
@@ -27,30 +28,58 @@ use tokio_postgres::{Client, NoTls, Row};
 use session::{DoorOptions, MakeDoor, PostgresSession};
 
 pub(crate) fn backends() -> Vec<LedgerBackend> {
+    let driver = LedgerUse { door: driver::door, runner: RunnerKind::Driver, role: LedgerRole::Owner };
+    let functions = LedgerUse { door: functions::door, ..driver };
+    let sqlx = LedgerUse { door: sqlx::door, ..driver };
     vec![
-        backend("postgres", driver::door),
-        backend("postgres_functions", functions::door),
-        backend("postgres_sqlx", sqlx::door),
-        // The functions keep nothing in a session.
-        behind_pgbouncer("pgbouncer_functions", functions::door),
+        backend("postgres", driver),
+        backend("postgres_functions", functions),
+        backend("postgres_sqlx", sqlx),
+        backend("postgres_service", LedgerUse { role: LedgerRole::Service, ..functions }),
+        // The functions keep nothing in a session, and no runner does behind a pooler.
+        behind_pgbouncer("pgbouncer_functions", functions),
+        behind_pgbouncer("pgbouncer_sqlx", LedgerUse { runner: RunnerKind::Sqlx, ..sqlx }),
     ]
+}
+
+/// How a backend uses the ledger.
+#[derive(Clone, Copy)]
+struct LedgerUse {
+    door: MakeDoor,
+    runner: RunnerKind,
+    role: LedgerRole,
+}
+
+#[derive(Clone, Copy)]
+enum RunnerKind {
+    Driver,
+    Sqlx,
+}
+
+/// The role that uses the ledger.
+#[derive(Clone, Copy)]
+enum LedgerRole {
+    /// It owns the schema and the tables.
+    Owner,
+    /// It has the rights in the documents.
+    Service,
 }
 
 const LACKING: &[(LedgerCapability, &str)] =
     &[(LedgerCapability::ForeignKeysOff, "only a superuser can turn them off")];
 
-fn backend(name: &'static str, door: MakeDoor) -> LedgerBackend {
+fn backend(name: &'static str, used: LedgerUse) -> LedgerBackend {
     let make = move || async move {
         let server = PostgresServer::shared().await.expect("the server starts");
-        Box::new(PostgresDatabase::new(door, server.address()).await) as Box<dyn LedgerSetup>
+        Box::new(PostgresDatabase::new(used, server.address()).await) as Box<dyn LedgerSetup>
     };
     LedgerBackend::new(name, make).requiring("postgres").lacking(LACKING)
 }
 
-fn behind_pgbouncer(name: &'static str, door: MakeDoor) -> LedgerBackend {
+fn behind_pgbouncer(name: &'static str, used: LedgerUse) -> LedgerBackend {
     let make = move || async move {
         let pooler = PgBouncer::shared().await.expect("the pooler starts");
-        Box::new(PostgresDatabase::new(door, pooler.address()).await) as Box<dyn LedgerSetup>
+        Box::new(PostgresDatabase::new(used, pooler.address()).await) as Box<dyn LedgerSetup>
     };
     LedgerBackend::new(name, make).requiring("pgbouncer").lacking(LACKING)
 }
@@ -59,11 +88,17 @@ struct PostgresDatabase {
     /// The address of the server, or of a pooler in front of it.
     address: SocketAddr,
     schema: PostgresSchema,
-    door: MakeDoor,
+    used: LedgerUse,
 }
 
+/// The rights in the documents.
+const RIGHTS: &str = concat!(
+    include_str!("../../../../docs/ledger_rights.sql"),
+    include_str!("../../../../docs/ledger_runner_rights.sql")
+);
+
 impl PostgresDatabase {
-    async fn new(door: MakeDoor, address: SocketAddr) -> Self {
+    async fn new(used: LedgerUse, address: SocketAddr) -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
         let schema = server.planted_schema().await.expect("the server answers");
         let url = schema.url().parse().expect("the URL is valid");
@@ -79,19 +114,42 @@ impl PostgresDatabase {
             schema.name()
         );
         schema.admin().batch_execute(&tables).await.expect("the tables are new");
-        Self { address, schema, door }
+        let database = Self { address, schema, used };
+        if let LedgerRole::Service = used.role {
+            let (role, name) = (database.role(), database.schema.name());
+            let rights = RIGHTS.replace("SCHEMA", name).replace("SERVICE", &role);
+            let service = format!(
+                "create role {role} login; {rights}
+                 alter role {role} set search_path = planted, pg_catalog, {name};
+                 grant insert on effect to {role};
+                 grant select, insert on taken to {role};"
+            );
+            database.schema.admin().batch_execute(&service).await.expect("the role is new");
+        }
+        database
     }
 
-    fn owner_url(&self, address: SocketAddr) -> String {
-        format!("postgres://{}@{address}/postgres", self.schema.name())
+    fn role(&self) -> String {
+        match self.used.role {
+            LedgerRole::Owner => self.schema.name().to_owned(),
+            LedgerRole::Service => format!("{}_service", self.schema.name()),
+        }
+    }
+
+    fn url_of_role(&self, address: SocketAddr) -> String {
+        format!("postgres://{}@{address}/postgres", self.role())
     }
 
     fn session_at(&self, address: SocketAddr, terms: Terms) -> PostgresSession {
-        let url = self.schema.url_at(address).parse().expect("the URL is valid");
-        let ledger = PostgresLedger::connect(&url, terms).expect("the URL can be used");
-        let schema = self.schema.name().to_owned();
-        let door = (self.door)(DoorOptions { ledger: ledger.clone(), url: self.owner_url(address), schema });
-        PostgresSession { ledger, door, proxy: None }
+        let url = self.url_of_role(address);
+        let with_schema = format!("{url}?schema={}", self.schema.name()).parse().expect("the URL is valid");
+        let ledger = PostgresLedger::connect(&with_schema, terms).expect("the URL can be used");
+        let options = DoorOptions { ledger: ledger.clone(), url, schema: self.schema.name().to_owned() };
+        let runner = match self.used.runner {
+            RunnerKind::Driver => None,
+            RunnerKind::Sqlx => Some(sqlx::runner(&options)),
+        };
+        PostgresSession { ledger, runner, door: (self.used.door)(options), proxy: None }
     }
 
     async fn rows<T>(&self, sql: &str, read: impl Fn(&Row) -> T) -> Vec<T> {

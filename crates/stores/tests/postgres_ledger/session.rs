@@ -3,14 +3,17 @@
 use async_trait::async_trait;
 use hapax_core::ledger::{Call, CallResult, Claimed, Entry, Event, HandlerFailure, Work};
 use hapax_core::{BoxError, EventId, OperationId, Result};
-use hapax_stores::{PostgresLedger, PostgresTransaction};
+use hapax_stores::{PostgresLedger, PostgresTransaction, SqlxRunner};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::{Execute, LedgerSession, Script, Snapshot};
+use sqlx::PgConnection;
+
+use super::sqlx::WithinSqlx;
 
 /// What a door is made of.
 pub(super) struct DoorOptions {
     pub(super) ledger: PostgresLedger,
-    /// The URL of the owner of the schema.
+    /// The URL of the role that uses the ledger.
     pub(super) url: String,
     pub(super) schema: String,
 }
@@ -31,6 +34,8 @@ pub(super) trait OwnDoor: Execute {
 
 pub(super) struct PostgresSession {
     pub(super) ledger: PostgresLedger,
+    /// Runs calls instead of the ledger.
+    pub(super) runner: Option<SqlxRunner>,
     pub(super) door: Box<dyn OwnDoor>,
     pub(super) proxy: Option<Proxy>,
 }
@@ -55,6 +60,13 @@ impl Execute for PostgresSession {
 #[async_trait(?Send)]
 impl LedgerSession for PostgresSession {
     async fn run(&self, call: Call, script: &Script) -> CallResult<String> {
+        if let Some(runner) = &self.runner {
+            let handler = async |transaction: &mut PgConnection, entry: &mut Entry| {
+                let handled = script.handle(&WithinSqlx::new(transaction), std::slice::from_mut(entry)).await;
+                handled.map(|mut answers| answers.remove(0)).map_err(|failed| failed.failure)
+            };
+            return runner.run(call, handler).await;
+        }
         let handler = async |transaction: &PostgresTransaction<'_>, entry: &mut Entry| {
             let handled = script.handle(&Within(transaction), std::slice::from_mut(entry)).await;
             handled.map(|mut answers| answers.remove(0)).map_err(|failed| failed.failure)
@@ -63,6 +75,12 @@ impl LedgerSession for PostgresSession {
     }
 
     async fn run_batch(&self, work: Vec<Work>, script: &Script) -> Vec<CallResult<String>> {
+        if let Some(runner) = &self.runner {
+            let handler = async |transaction: &mut PgConnection, entries: &mut [Entry]| {
+                script.handle(&WithinSqlx::new(transaction), entries).await.map_err(HandlerFailure::from)
+            };
+            return runner.run_batch(work, handler).await;
+        }
         let handler = async |transaction: &PostgresTransaction<'_>, entries: &mut [Entry]| {
             script.handle(&Within(transaction), entries).await.map_err(HandlerFailure::from)
         };

@@ -1,21 +1,53 @@
-//! The door of sqlx: `SqlxLedger::claim` and `SqlxEntry::finish`.
+//! The door of sqlx: `SqlxLedger::claim` and `SqlxEntry::finish`, and its runner.
 
 use std::cell::RefCell;
 
 use async_trait::async_trait;
 use hapax_core::ledger::{Call, Claimed, Event};
 use hapax_core::{BoxError, EventId, OperationId, Result};
-use hapax_stores::{SqlxEntry, SqlxLedger};
+use hapax_stores::{SqlxEntry, SqlxLedger, SqlxRunner};
 use hapax_testkit::{Execute, Snapshot};
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Executor, Postgres, Transaction};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Postgres, Transaction};
+use tokio::sync::Mutex;
 
 use super::session::{DoorOptions, OwnDoor};
 
 pub(super) fn door(options: DoorOptions) -> Box<dyn OwnDoor> {
-    let ledger = SqlxLedger::new(options.ledger.terms().clone()).in_schema(&options.schema);
     let (transaction, entries) = (RefCell::default(), RefCell::default());
-    Box::new(SqlxDoor { ledger: ledger.expect("the name is plain"), url: options.url, transaction, entries })
+    Box::new(SqlxDoor { ledger: ledger(&options), url: options.url, transaction, entries })
+}
+
+/// A runner, which connects at its first call.
+pub(super) fn runner(options: &DoorOptions) -> SqlxRunner {
+    ledger(options).runner(PgPoolOptions::new().max_connections(4).connect_lazy_with(at(&options.url)))
+}
+
+fn ledger(options: &DoorOptions) -> SqlxLedger {
+    let ledger = SqlxLedger::new(options.ledger.terms().clone()).in_schema(&options.schema);
+    ledger.expect("the name is plain")
+}
+
+/// A pooler refuses parameters of a session that it does not know.
+fn at(url: &str) -> PgConnectOptions {
+    url.parse::<PgConnectOptions>().expect("the URL is valid").extra_float_digits(None)
+}
+
+/// The transaction of a handler.
+pub(super) struct WithinSqlx<'c>(Mutex<&'c mut PgConnection>);
+
+impl<'c> WithinSqlx<'c> {
+    pub(super) fn new(transaction: &'c mut PgConnection) -> Self {
+        Self(Mutex::new(transaction))
+    }
+}
+
+#[async_trait(?Send)]
+impl Execute for WithinSqlx<'_> {
+    async fn execute(&self, sql: &str) -> Result<(), BoxError> {
+        let mut transaction = self.0.lock().await;
+        Ok(transaction.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.map(drop)?)
+    }
 }
 
 struct SqlxDoor {
@@ -59,7 +91,7 @@ impl OwnDoor for SqlxDoor {
             Snapshot::PerStatement => "begin isolation level read committed",
             Snapshot::PerTransaction => "begin isolation level repeatable read",
         };
-        let pool = PgPoolOptions::new().max_connections(1).connect(&self.url).await?;
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(at(&self.url)).await?;
         self.put_back(pool.begin_with(begin).await?);
         Ok(())
     }

@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::statements::uuid;
-use crate::ledger_row::{headers, verdict_number};
+use crate::ledger_row::{ascending, headers, verdict_number};
 use crate::postgres::pool::Parameter;
 
 /// The columns of rows to finish, in ascending order of the operations.
@@ -19,8 +19,7 @@ pub(super) struct FinishedColumns<'r> {
 
 impl<'r> FinishedColumns<'r> {
     pub(super) fn of(rows: &'r [Finished]) -> Self {
-        let mut rows: Vec<&Finished> = rows.iter().collect();
-        rows.sort_unstable_by_key(|row| *row.operation.as_bytes());
+        let rows = ascending(rows);
         Self {
             operations: rows.iter().map(|row| uuid(row.operation)).collect(),
             verdicts: rows.iter().map(|row| verdict_number(row.verdict)).collect(),

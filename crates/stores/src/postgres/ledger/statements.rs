@@ -15,7 +15,7 @@ use super::columns::{EventColumns, FinishedColumns};
 use super::faults::{commit_fault, fault, is_of_key, is_unclaimed, kind};
 use super::prepared::StatementSender;
 use crate::chaos::Mutant;
-use crate::ledger_row::{FinishedRow, keys_in_commit_order, own_claim};
+use crate::ledger_row::{FinishedRow, guard_of_one, keys_in_commit_order, own_claim, tries};
 use crate::postgres::pool::Parameter;
 use crate::postgres::schema::Schema;
 
@@ -132,14 +132,8 @@ impl<'t> TransactionStatements<'t> {
     async fn claim_one(&mut self, namespace: &str, call: Call) -> Result<TriedClaims, Fault> {
         let operation = uuid(call.operation());
         let row = self.query_claim(&self.sql.claim_one, &[(&namespace, Type::TEXT), (&operation, Type::UUID)]).await?;
-        let tried = match row.try_get::<_, Option<String>>("guard").map_err(fault)? {
-            None => Tried::Locked,
-            Some(guard) if guard == NO_GUARD => Tried::NotInserted,
-            Some(guard) => {
-                self.guard = guard;
-                Tried::Inserted
-            }
-        };
+        let (tried, guard) = guard_of_one(row.try_get("guard").map_err(fault)?);
+        self.guard = guard;
         Ok(TriedClaims { transaction: transaction_id(&row)?, tries: vec![tried] })
     }
 
@@ -154,13 +148,8 @@ impl<'t> TransactionStatements<'t> {
             let operations: Option<Vec<Uuid>> = row.try_get(name).map_err(fault)?;
             Ok(operations.unwrap_or_default().into_iter().collect())
         };
-        let (busy, ended) = (column("busy")?, column("ended")?);
-        let tried = |operation: &Uuid| match operation {
-            operation if busy.contains(operation) => Tried::Locked,
-            operation if ended.contains(operation) => Tried::NotInserted,
-            _ => Tried::Inserted,
-        };
-        Ok(TriedClaims { transaction: transaction_id(&row)?, tries: operations.iter().map(tried).collect() })
+        let tries = tries(&operations, &column("busy")?, &column("ended")?);
+        Ok(TriedClaims { transaction: transaction_id(&row)?, tries })
     }
 
     /// Claims one operation in a transaction of the caller's own.
@@ -257,9 +246,6 @@ impl<'t> TransactionStatements<'t> {
 
 /// The role may have another default.
 const BEGIN: &str = "begin isolation level read committed";
-
-/// The place that `hapax_claim_one` returns if it has made no claim.
-const NO_GUARD: &str = "(0,0)";
 
 fn transaction_id(row: &Row) -> Result<Option<u64>, Fault> {
     Ok(row.try_get::<_, Option<i64>>("transaction").map_err(fault)?.map(i64::cast_unsigned))

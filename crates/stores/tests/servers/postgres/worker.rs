@@ -5,25 +5,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::broker::{DeadReason, Headers, Job, Message};
+use hapax_core::broker::{DeadReason, Headers, Job, Message, Process};
 use hapax_core::gate::Failure;
-use hapax_core::ledger::{Entry, HandlerFailure, Terms};
+use hapax_core::ledger::{Entry, Event, HandlerFailure, Terms};
 use hapax_core::runtime::{Runtime, Tokio, timeout};
 use hapax_core::worker::{MessageIdentity, Worker};
-use hapax_stores::{HandleJobs, PostgresLedger, PostgresTransaction};
+use hapax_stores::{HandleJobs, HandleSqlxJobs, PostgresLedger, PostgresTransaction, SqlxLedger};
 use hapax_testkit::servers::{self, PostgresSchema};
 use hapax_testkit::{MemoryBroker, MemoryDeadLetters};
 use libtest_mimic::Trial;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgConnection};
 
+use super::ledger::ledger;
 use super::{POSTGRES, schema};
 
 pub(super) fn tests() -> Vec<Trial> {
-    vec![servers::test("two_workers_have_the_effect_of_each_message_once", POSTGRES, two_workers)]
+    vec![
+        servers::test("two_workers_have_the_effect_of_each_message_once", POSTGRES, || two_workers(by_driver)),
+        servers::test("two_workers_on_sqlx_have_the_effect_of_each_message_once", POSTGRES, || two_workers(by_sqlx)),
+    ]
 }
 
-/// Writes an effect for each message. The first word of its key says what happens then.
-struct Sell {
-    insert: String,
+/// Writes an effect for each message, and emits an event. The first word of its key says what happens then.
+pub(super) struct Sell {
+    pub(super) insert: String,
+}
+
+/// Ends the effect of a message as the first word of its key says.
+fn end(entry: &mut Entry, key: &str) -> Result<(), HandlerFailure<String>> {
+    match key.split(' ').next() {
+        Some("rejects") => return Err(HandlerFailure::of_any(Failure::finally("no".into()))),
+        Some("fails") => return Err("the test lets this message fail".into()),
+        Some("panics") => panic!("the test lets this handler panic"),
+        _ => {}
+    }
+    entry.emit(Event::new("sold", key.as_bytes().to_vec()))?;
+    Ok(())
 }
 
 impl HandleJobs<String> for Sell {
@@ -33,38 +51,67 @@ impl HandleJobs<String> for Sell {
         jobs: &[Job],
         entries: &mut [Entry],
     ) -> Result<Vec<String>, HandlerFailure<String>> {
-        for entry in &*entries {
+        for entry in &mut *entries {
             let key = str::from_utf8(jobs[entry.index()].key.as_bytes())?;
             transaction.execute(&self.insert, &[&key]).await?;
-            match key.split(' ').next() {
-                Some("rejects") => return Err(HandlerFailure::of_any(Failure::finally("no".into()))),
-                Some("fails") => return Err("the test lets this message fail".into()),
-                Some("panics") => panic!("the test lets this handler panic"),
-                _ => {}
-            }
+            end(entry, key)?;
         }
         Ok(entries.iter().map(|_| String::from("sold")).collect())
     }
 }
 
-fn message(key: &str) -> Message {
+impl HandleSqlxJobs<String> for Sell {
+    async fn handle(
+        &self,
+        transaction: &mut PgConnection,
+        jobs: &[Job],
+        entries: &mut [Entry],
+    ) -> Result<Vec<String>, HandlerFailure<String>> {
+        for entry in &mut *entries {
+            let key = str::from_utf8(jobs[entry.index()].key.as_bytes())?;
+            let insert = sqlx::query(AssertSqlSafe(self.insert.clone())).bind(key);
+            insert.execute(&mut *transaction).await?;
+            end(entry, key)?;
+        }
+        Ok(entries.iter().map(|_| String::from("sold")).collect())
+    }
+}
+
+pub(super) fn message(key: &str) -> Message {
     let headers: Headers = [("idempotency-key", key.as_bytes().to_vec())].into_iter().collect();
     Message { payload: Bytes::copy_from_slice(key.as_bytes()), headers, ..Message::default() }
 }
 
-fn worker(schema: &PostgresSchema, broker: &MemoryBroker, dead: &MemoryDeadLetters) -> Worker {
-    let terms = Terms::new("shop").unwrap().max_attempts(2);
-    let ledger = PostgresLedger::connect(&schema.url().parse().unwrap(), terms).unwrap();
-    let sell = Sell { insert: format!("insert into {}.effect values ($1)", schema.name()) };
-    Worker::builder(broker.source(), Arc::new(ledger.process(sell)), Arc::new(dead.clone()))
+fn terms() -> Terms {
+    Terms::new("shop").unwrap().max_attempts(2)
+}
+
+fn sell(schema: &PostgresSchema) -> Sell {
+    Sell { insert: format!("insert into {}.effect values ($1)", schema.name()) }
+}
+
+fn by_driver(schema: &PostgresSchema) -> Arc<dyn Process> {
+    let ledger = PostgresLedger::connect(&schema.url().parse().unwrap(), terms()).unwrap();
+    Arc::new(ledger.process::<String, _>(sell(schema)))
+}
+
+fn by_sqlx(schema: &PostgresSchema) -> Arc<dyn Process> {
+    let pool = PgPoolOptions::new().connect_lazy(schema.url().split_once('?').unwrap().0).unwrap();
+    let ledger = SqlxLedger::new(terms()).in_schema(schema.name()).unwrap();
+    Arc::new(ledger.runner(pool).process::<String, _>(sell(schema)))
+}
+
+pub(super) fn worker(process: Arc<dyn Process>, broker: &MemoryBroker, dead: &MemoryDeadLetters) -> Worker {
+    Worker::builder(broker.source(), process, Arc::new(dead.clone()))
         .identity(MessageIdentity::new("shop").unwrap())
         .build()
         .unwrap()
 }
 
-async fn two_workers() {
+async fn two_workers(process: fn(&PostgresSchema) -> Arc<dyn Process>) {
     let schema = schema().await;
     let name = schema.name();
+    ledger(&schema.url(), terms()).create_tables().await.unwrap();
     let table = format!("create table {name}.effect (key text not null); alter table {name}.effect owner to {name}");
     schema.admin().batch_execute(&table).await.unwrap();
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
@@ -77,10 +124,10 @@ async fn two_workers() {
         broker.publish((n + 1) % 4, message(key));
     }
     // A worker that is dropped, as in a crash, leaves its transaction open for a moment.
-    let crashed = worker(&schema, &broker, &dead);
+    let crashed = worker(process(&schema), &broker, &dead);
     assert!(timeout(&*runtime, Duration::from_millis(30), crashed.run(pending())).await.is_none());
     for _ in 0..2 {
-        let worker = worker(&schema, &broker, &dead);
+        let worker = worker(process(&schema), &broker, &dead);
         runtime.spawn(Box::pin(async move { assert!(worker.run(pending()).await.is_ok()) }));
     }
     let deadline = runtime.boottime_now() + Duration::from_secs(60);
@@ -102,7 +149,7 @@ async fn two_workers() {
     ];
     assert_eq!(letters, expected);
     // An idle worker ends at once.
-    let idle = worker(&schema, &broker, &dead);
+    let idle = worker(process(&schema), &broker, &dead);
     let end = timeout(&*runtime, Duration::from_secs(5), idle.run(ready(()))).await;
     assert_eq!(end.expect("an idle worker ends").unwrap().unfinished, 0);
 }
