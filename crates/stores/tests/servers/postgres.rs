@@ -11,7 +11,9 @@ mod ledger_failures;
 mod ledger_functions;
 mod ledger_guard;
 mod ledger_prepared;
+mod ledger_promotion;
 mod ledger_races;
+mod ledger_survival;
 mod ledger_upgrade;
 mod ledger_upkeep;
 mod outages;
@@ -39,7 +41,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         ledger_functions::tests(),
         ledger_guard::tests(),
         ledger_prepared::tests(),
+        ledger_promotion::tests(),
         ledger_races::tests(),
+        ledger_survival::tests(),
         ledger_upgrade::tests(),
         ledger_upkeep::tests(),
     ];

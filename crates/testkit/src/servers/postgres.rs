@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
 use super::process::{PORTS, ServiceProcess, poll};
+use super::starter;
 use crate::{ClockStep, ports};
 
 /// The options of a server.
@@ -139,6 +140,15 @@ impl PostgresServer {
     /// If the server does not accept the connection.
     pub async fn client(&self) -> io::Result<Client> {
         connect(&self.url()).await
+    }
+
+    /// A program of the server's clients, such as `pg_dump`, which connects as the superuser. It may write into the
+    /// [folder of the server](Self::data_folder).
+    pub fn client_program(&self, program: &str) -> Command {
+        let mut command = starter::program("postgres", program);
+        command.env("PGHOST", self.address.ip().to_string()).env("PGPORT", self.address.port().to_string());
+        command.env("PGUSER", "postgres");
+        command
     }
 
     /// Creates an empty schema and a role that owns it. Its clock can be stepped apart from those of other schemas.

@@ -11,8 +11,19 @@ use parking_lot::Mutex;
 
 /// The script that starts the server of a service.
 pub(super) fn script(service: &str) -> Command {
+    fixture(&format!("{service}/server.sh"))
+}
+
+/// A program that was unpacked with a service.
+pub(super) fn program(service: &str, program: &str) -> Command {
+    let mut command = fixture("run.sh");
+    command.args([service, program]);
+    command
+}
+
+fn fixture(script: &str) -> Command {
     let fixtures = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures"));
-    let mut command = Command::new(fixtures.join(service).join("server.sh"));
+    let mut command = Command::new(fixtures.join(script));
     command.env("HAPAX_PARENT", std::process::id().to_string());
     command
 }
