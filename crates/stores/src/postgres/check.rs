@@ -72,6 +72,14 @@ pub(super) fn ledger_findings(locks: i64, calls: usize) -> Option<Finding> {
     finding(i64::try_from(calls).unwrap_or(i64::MAX) > locks / 2, Severity::Warn, message)
 }
 
+/// The warning for an operator, if a COMMIT of the ledger has ended before its standby had it.
+pub(super) fn replication_finding(is_unreplicated: bool) -> Option<Finding> {
+    finding(is_unreplicated, Severity::Warn, UNREPLICATED.into())
+}
+
+const UNREPLICATED: &str = "a COMMIT has ended before the standby had it, because its wait was cancelled: if the \
+    standby is promoted, the effect is lost, and a copy of its operation may have been answered; let nobody cancel or \
+    terminate a session that waits for SyncRep";
 const STANDBY: &str =
     "the server is a standby: it takes no writes, and what it shows may be old; use the URL of the primary";
 const NO_FSYNC: &str = "fsync is off: a crash of the server's host can lose commits or damage the database; set it on";

@@ -6,9 +6,12 @@ mod listen;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
@@ -17,9 +20,10 @@ use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Connection, NoTls, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::call_error::PostgresCallError;
@@ -83,12 +87,19 @@ impl ConnectionPool {
         url.config()?;
         let system_tls = url.tls()?.filter(|_| !url.has_tls_files());
         let permits = Arc::new(Semaphore::new(2 * connections));
-        let connector = Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default(), used });
+        let (spares, is_unreplicated) = (Mutex::default(), Arc::default());
+        let parts = ConnectorParts { url, system_tls, runtime, permits, spares, used, is_unreplicated };
+        let connector = Arc::new(parts);
         let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
         let connections = built.map_err(|source| {
             Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
         })?;
         Ok(Self { connections, connector })
+    }
+
+    /// Whether a COMMIT on one of these connections has ended before its standby had it.
+    pub(super) fn is_unreplicated(&self) -> bool {
+        self.connector.is_unreplicated.load(Ordering::Relaxed)
     }
 
     /// A connection for one caller. Waits while all are in use.
@@ -167,6 +178,8 @@ struct ConnectorParts {
     /// is shorter than a connect would never get a connection.
     spares: Mutex<Vec<Session>>,
     used: Use,
+    /// Set by a warning of the server.
+    is_unreplicated: Arc<AtomicBool>,
 }
 
 /// What the connections of a pool are used for.
@@ -282,22 +295,36 @@ impl ConnectorParts {
     }
 
     /// Drives the connection in a task. After its client is gone, the task waits for the replies to what was sent.
-    fn drive<S, T>(&self, client: Client, connection: Connection<S, T>, permit: OwnedSemaphorePermit) -> Session
+    fn drive<S, T>(&self, client: Client, mut connection: Connection<S, T>, permit: OwnedSemaphorePermit) -> Session
     where
-        Connection<S, T>: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (exists, gone) = oneshot::channel();
-        let runtime = Arc::clone(&self.runtime);
+        let (runtime, is_unreplicated) = (Arc::clone(&self.runtime), Arc::clone(&self.is_unreplicated));
         self.runtime.spawn(Box::pin(async move {
+            // The client's calls get the error of the connection.
+            let messages = poll_fn(|context| {
+                while let Some(Ok(message)) = ready!(connection.poll_message(context)) {
+                    if is_of_unreplicated_commit(&message) {
+                        is_unreplicated.store(true, Ordering::Relaxed);
+                    }
+                }
+                Poll::Ready(())
+            });
             let drained = async {
                 // An error, because nothing is ever sent: the client is gone.
                 let _ = gone.await;
                 runtime.sleep(DRAIN).await;
             };
-            // The client's calls get the error of the connection.
-            drop(select(pin!(connection), pin!(drained)).await);
+            drop(select(pin!(messages), pin!(drained)).await);
             drop(permit);
         }));
         Session { client, is_direct: false, prepared: HashMap::new(), _exists: exists }
     }
+}
+
+/// Whether the server warns that a COMMIT has not waited for its standby. No language changes the name of the function.
+fn is_of_unreplicated_commit(message: &AsyncMessage) -> bool {
+    matches!(message, AsyncMessage::Notice(notice) if notice.routine() == Some("SyncRepWaitForLSN"))
 }

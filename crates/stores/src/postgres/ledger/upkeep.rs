@@ -11,7 +11,7 @@ use tokio_postgres::types::Type;
 use super::statements::uuid;
 use super::{PostgresLedger, guard};
 use crate::postgres::call_error::PostgresCallError;
-use crate::postgres::check::{ServerFacts, ledger_findings};
+use crate::postgres::check::{ServerFacts, ledger_findings, replication_finding};
 use crate::postgres::trust;
 
 /// How many pages of 8 KiB of each table one step of a sweep reads: about a thousand rows, so that no call waits long.
@@ -46,6 +46,7 @@ impl PostgresLedger {
         let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
         findings.extend(ledger_findings(locks, calls));
         findings.extend(self.preparation.finding());
+        findings.extend(replication_finding(self.pool.is_unreplicated()));
         let connection = self.pool.get().await?;
         findings.extend(trust::findings(&connection, &self.url.schema).await?);
         findings.extend(guard::findings(&connection, &self.url.schema).await?);

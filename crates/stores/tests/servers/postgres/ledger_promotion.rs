@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join;
 use hapax_core::Result;
+use hapax_core::gate::Provenance;
 use hapax_core::ledger::Terms;
 use hapax_core::outbox::{OutgoingEvent, Published, Sink};
 use hapax_core::relay::Relay;
@@ -20,12 +22,16 @@ use libtest_mimic::Trial;
 use parking_lot::Mutex;
 use tokio_postgres::Client;
 
+use super::ledger::{ledger, run, terms};
 use super::worker::{Sell, message, worker};
 use super::{POSTGRES, start, store};
 use crate::support::{test, until};
 
 pub(super) fn tests() -> Vec<Trial> {
-    vec![test("a_worker_and_a_relay_outlive_the_promotion_of_a_synchronous_standby", POSTGRES, promoted)]
+    vec![
+        test("a_worker_and_a_relay_outlive_the_promotion_of_a_synchronous_standby", POSTGRES, promoted),
+        test("a_commit_that_does_not_wait_for_its_standby_is_reported", POSTGRES, cancelled),
+    ]
 }
 
 const MESSAGES: usize = 400;
@@ -134,4 +140,25 @@ async fn promoted() {
     assert_eq!(texts(&admin, events).await, keys);
     assert_eq!(texts(&admin, "select operation::text from hapax_ledger").await.len(), MESSAGES);
     assert_eq!(dead.letters().len(), 0);
+}
+
+/// The server waits for a standby that does not exist, until its wait is cancelled. The row is visible by then.
+async fn cancelled() {
+    let server = start().await;
+    let admin = server.client().await.unwrap();
+    let ledger = ledger(&server.url(), terms());
+    ledger.create_tables().await.unwrap();
+    assert_eq!(run(&ledger, "before").await.unwrap().provenance, Provenance::Fresh);
+    let before = ledger.check(1).await.unwrap();
+    admin.batch_execute("alter system set synchronous_standby_names = 'nobody'").await.unwrap();
+    admin.batch_execute("select pg_reload_conf()").await.unwrap();
+    let cancel = "select count(pg_cancel_backend(pid)) > 0 from pg_stat_activity where wait_event = 'SyncRep'";
+    let cancels = until("the COMMIT waits", async || admin.query_one(cancel, &[]).await.unwrap().get(0));
+    let waits = "select current_setting('synchronous_standby_names') = 'nobody'";
+    until("the setting is read", async || admin.query_one(waits, &[]).await.unwrap().get(0)).await;
+    let (ran, ()) = join(run(&ledger, "cancelled"), cancels).await;
+    assert_eq!(ran.unwrap().provenance, Provenance::Fresh);
+    let findings = ledger.check(1).await.unwrap();
+    let added: Vec<_> = findings.iter().filter(|finding| !before.contains(finding)).collect();
+    assert!(matches!(added[..], [one] if one.message.contains("before the standby had it")), "{findings:?}");
 }
