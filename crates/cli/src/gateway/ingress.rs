@@ -39,6 +39,7 @@ use crate::gateway::limits::shares::{AddressAccount, Shares};
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::listen::lingering_close::UnreadRest;
 use crate::gateway::routing::{Routed, Routes};
 use crate::serve::metrics::ListenerMetrics;
 
@@ -117,6 +118,7 @@ pub(crate) struct Ingress<S> {
     /// None in HTTP/1.
     pub(crate) window: Option<SharedWindow>,
     pub(crate) close_delimited: CloseDelimited,
+    pub(crate) unread_rest: UnreadRest,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
 }
@@ -196,7 +198,8 @@ impl<S> Ingress<S> {
         let protected = Arc::clone(&self.rules.protected_fields);
         let mut request = request.map(|body| {
             let body = ClientBody::new(body, version, self.rules.limits, reservation.clone());
-            body.with_rules(protected, chunked_end).in_window(self.window.clone())
+            let body = body.with_rules(protected, chunked_end).in_window(self.window.clone());
+            if version == Version::HTTP_2 { body } else { body.reporting_rest(self.unread_rest.clone()) }
         });
         if let Some(refused) = request.body().refused() {
             request.extensions_mut().insert(refused);

@@ -36,6 +36,7 @@ use crate::gateway::limits::{
 use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
 use crate::gateway::listen::client_socket::{ClientSocket, CloseDelimited};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::listen::lingering_close::{LingeringClose, UnreadRest};
 use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::serve::metrics::ConnectionGauge;
 use crate::tls::H2;
@@ -56,6 +57,7 @@ pub(crate) struct ClientConnection<S> {
     pub(crate) ip: IpAddr,
     pub(crate) account: Arc<AddressAccount>,
     pub(crate) close_delimited: CloseDelimited,
+    pub(crate) unread_rest: UnreadRest,
 }
 
 impl<S, R> ClientConnection<S>
@@ -74,7 +76,9 @@ where
         }
         let mut stream = TimeoutStream::new(ClientSocket::new(stream, self.close_delimited.clone()));
         stream.set_write_timeout(Some(self.settings.rules.limits.stall));
-        let stream = Box::pin(stream);
+        let stop = self.settings.stop.clone();
+        // Below TLS, so that a body that nobody reads is not decrypted.
+        let stream = LingeringClose::new(Box::pin(stream), self.unread_rest.clone(), stop);
         // Boxed, so that a connection does not reserve the memory of the other kinds.
         match self.settings.tls.take() {
             None => Box::pin(self.serve_http1(stream, "http")).await,
@@ -144,10 +148,10 @@ where
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity, window: Option<SharedWindow>) -> Ingress<S> {
-        let Self { service: inner, queue, settings, ip, account, close_delimited } = self;
+        let Self { service: inner, queue, settings, ip, account, close_delimited, unread_rest } = self;
         let rules = settings.rules;
         let peer = Peer::new(ip, scheme, rules.trusted.contains(ip));
-        Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, inner }
+        Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, unread_rest, inner }
     }
 }
 
