@@ -7,6 +7,7 @@ pub(crate) mod executors;
 pub(crate) mod fair_queue;
 pub(crate) mod lingering_close;
 pub(crate) mod open_files;
+pub(crate) mod protocol;
 pub(crate) mod stream_flow;
 
 use std::convert::Infallible;

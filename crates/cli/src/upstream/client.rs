@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::http::RequestBody;
-use http::header::{HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::body::Body;
@@ -90,6 +90,10 @@ impl<B: StreamedBody> UpstreamClient<B> {
         *request.uri_mut() = Uri::from(path);
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        if request.headers().contains_key(TE) {
+            // The field belongs to one connection (RFC 9110, 10.1.4).
+            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("te"));
+        }
         if has_unknown_length(request.body()) {
             // hyper would leave out the body of a GET or HEAD whose length is unknown, unless its framing is given.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));

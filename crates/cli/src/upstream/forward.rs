@@ -13,7 +13,7 @@ use hapax::http::RequestBody;
 use hapax::http::headers::is_reserved;
 use hapax::runtime::BoxFuture;
 use hapax::{BoxError, RecordKey};
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::{CONTENT_LENGTH, EXPECT, TE, TRAILER};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Body;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use crate::serve::otlp::{inject, spans};
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;
-use crate::upstream::fields::{add_attempt_fields, remove_unforwardable, take_framing};
+use crate::upstream::fields::{add_attempt_fields, declared_trailers, remove_unforwardable, take_framing};
 
 /// Time limit for opening a connection to the API, or half of the API's time limit if that is shorter. A connection
 /// must fail before the API's time limit ends: then it is certain that nothing was sent.
@@ -128,6 +128,8 @@ impl<B: StreamedBody> Service<Request<RequestBody<B>>> for Forward<B> {
 struct Asked {
     is_head: bool,
     is_protected: bool,
+    /// Whether the client gets the trailers of the answer.
+    takes_trailers: bool,
     /// The record of a protected request.
     rk: Option<RecordKey>,
 }
@@ -138,12 +140,15 @@ impl<B: StreamedBody> Forwarder<B> {
         let asked = Asked {
             is_head: request.method() == Method::HEAD,
             is_protected: attempt.is_some(),
+            takes_trailers: attempt.is_none() && request.headers().contains_key(TE),
             rk: attempt.as_ref().map(Attempt::record_key),
         };
         // The extensions hold the memory reservation of the body. It must last until the API has answered.
         let _extensions = std::mem::take(request.extensions_mut());
         if let Some(attempt) = &attempt {
             add_attempt_fields(request.headers_mut(), attempt);
+            // A recorded answer has no trailers (H20).
+            request.headers_mut().remove(TE);
         }
         // hyper answers `Expect: 100-continue` itself, so the API must not answer it again.
         request.headers_mut().remove(EXPECT);
@@ -203,7 +208,9 @@ impl<B: StreamedBody> Forwarder<B> {
     }
 
     fn pass_on(&self, mut response: Response<UpstreamBody<B>>, asked: &Asked) -> Response<UpstreamBody<B>> {
+        let trailers = asked.takes_trailers.then(|| declared_trailers(response.headers())).flatten();
         remove_unforwardable(response.headers_mut(), is_reserved);
+        response.headers_mut().extend(trailers.map(|names| (TRAILER, names)));
         *response.version_mut() = Version::HTTP_11;
         // The response to a protected request is read into memory before the client gets it, so a silent API must not
         // block it forever. Any other response streams at the pace of the API.

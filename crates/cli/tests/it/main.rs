@@ -31,6 +31,7 @@ mod forged_fields;
 mod forwarder;
 mod framing;
 mod gateway;
+mod grpc;
 mod harness;
 mod hosts;
 mod http2;

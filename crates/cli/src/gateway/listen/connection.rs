@@ -37,6 +37,7 @@ use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
 use crate::gateway::listen::client_socket::{ClientSocket, CloseDelimited};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::listen::lingering_close::{LingeringClose, UnreadRest};
+use crate::gateway::listen::protocol::StartedStream;
 use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::serve::metrics::ConnectionGauge;
 use crate::tls::H2;
@@ -81,8 +82,28 @@ where
         let stream = LingeringClose::new(Box::pin(stream), self.unread_rest.clone(), stop);
         // Boxed, so that a connection does not reserve the memory of the other kinds.
         match self.settings.tls.take() {
-            None => Box::pin(self.serve_http1(stream, "http")).await,
+            None => Box::pin(self.serve_plain(stream)).await,
             Some(tls) => Box::pin(self.serve_tls(tls, stream)).await,
+        }
+    }
+
+    /// Serves the version of HTTP with which the client begins. Nothing else announces HTTP/2 without TLS.
+    async fn serve_plain<I>(self, stream: I)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let idle = self.settings.rules.limits.idle;
+        let started = tokio::select! {
+            // The client is read first, so that a request that has arrived is taken before the gateway stops.
+            biased;
+            started = tokio::time::timeout(idle, StartedStream::read_start(stream)) => started,
+            () = self.settings.stop.cancelled() => return,
+        };
+        match started {
+            Ok(Ok(stream)) if stream.begins_http2() => Box::pin(self.serve_http2(stream, "http")).await,
+            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "http")).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a client connection failed"),
+            Err(_) => tracing::debug!("a client sent no request in time"),
         }
     }
 
@@ -92,7 +113,7 @@ where
     {
         match tokio::time::timeout(self.settings.rules.limits.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
-                Box::pin(self.serve_http2(stream)).await;
+                Box::pin(self.serve_http2(stream, "https")).await;
             }
             Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "https")).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
@@ -120,7 +141,7 @@ where
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
-    async fn serve_http2<I>(self, stream: I)
+    async fn serve_http2<I>(self, stream: I, scheme: &'static str)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -138,7 +159,7 @@ where
             // Pings detect a client that has disappeared.
             .keep_alive_interval(limits.stall)
             .keep_alive_timeout(limits.handshake);
-        let ingress = self.ingress("https", ends.activity.clone(), Some(SharedWindow::default()));
+        let ingress = self.ingress(scheme, ends.activity.clone(), Some(SharedWindow::default()));
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
