@@ -42,6 +42,7 @@ use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::listen::lingering_close::UnreadRest;
 use crate::gateway::routing::{Routed, Routes};
 use crate::serve::metrics::ListenerMetrics;
+use crate::upstream::websocket::{TunnelSlot, WebSocketWish};
 
 /// The rules and limits that all connections share.
 #[derive(Debug)]
@@ -119,6 +120,8 @@ pub(crate) struct Ingress<S> {
     pub(crate) window: Option<SharedWindow>,
     pub(crate) close_delimited: CloseDelimited,
     pub(crate) unread_rest: UnreadRest,
+    /// Where the tunnel of a WebSocket is kept until the response is sent.
+    pub(crate) tunnel: TunnelSlot,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
 }
@@ -133,7 +136,7 @@ where
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let mut entry = AccessLogEntry::new(&request, self.activity.open_request(), Arc::clone(&self.rules));
         // Takes the place in the queue now, in the order of arrival; the future is awaited later.
         let account = self.account(&request);
@@ -142,8 +145,12 @@ where
         let close_delimited = (request.version() == Version::HTTP_10).then(|| self.close_delimited.clone());
         let cross_origin = Arc::clone(&self.rules.cross_origin);
         let page = cross_origin.grant(request.headers());
+        let websocket = WebSocketWish::take(&mut request, &self.tunnel);
         let mut request = self.with_limits(request, &account, chunked_end.clone());
         request.extensions_mut().insert(entry.record_key_slot());
+        if let Some(websocket) = websocket {
+            request.extensions_mut().insert(websocket);
+        }
         match self.route(&mut request, &mut entry) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.

@@ -9,6 +9,7 @@ pub(crate) mod lingering_close;
 pub(crate) mod open_files;
 pub(crate) mod protocol;
 pub(crate) mod stream_flow;
+pub(crate) mod tunnel;
 
 use std::convert::Infallible;
 use std::future::Future;

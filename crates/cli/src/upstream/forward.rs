@@ -26,6 +26,7 @@ use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;
 use crate::upstream::fields::{add_attempt_fields, declared_trailers, remove_unforwardable, take_framing};
+use crate::upstream::websocket::{WebSocketWish, mark_switch};
 
 /// Time limit for opening a connection to the API, or half of the API's time limit if that is shorter. A connection
 /// must fail before the API's time limit ends: then it is certain that nothing was sent.
@@ -130,6 +131,8 @@ struct Asked {
     is_protected: bool,
     /// Whether the client gets the trailers of the answer.
     takes_trailers: bool,
+    /// The wish to switch to WebSocket. A protected request has none.
+    websocket: Option<WebSocketWish>,
     /// The record of a protected request.
     rk: Option<RecordKey>,
 }
@@ -141,6 +144,7 @@ impl<B: StreamedBody> Forwarder<B> {
             is_head: request.method() == Method::HEAD,
             is_protected: attempt.is_some(),
             takes_trailers: attempt.is_none() && request.headers().contains_key(TE),
+            websocket: request.extensions_mut().remove().filter(|_| attempt.is_none() && self.client.can_switch()),
             rk: attempt.as_ref().map(Attempt::record_key),
         };
         // The extensions hold the memory reservation of the body. It must last until the API has answered.
@@ -159,17 +163,21 @@ impl<B: StreamedBody> Forwarder<B> {
         }
         let span = spans::upstream(request.method());
         inject(&span, request.headers_mut());
-        let sent = self.send(request).await;
+        let sent = self.send(request, asked.websocket.is_some()).await;
         spans::end_upstream(&span, sent.as_ref().ok().map(Response::status));
         drop(span);
         match sent {
-            Ok(response) => self.respond(response, &asked),
+            Ok(response) => self.respond(response, asked),
             Err(failure) => failure.response(asked.rk),
         }
     }
 
     /// Sends the request, and waits for the head of the response until the time limit.
-    async fn send(&self, mut request: Request<RequestBody<B>>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+    async fn send(
+        &self,
+        mut request: Request<RequestBody<B>>,
+        may_switch: bool,
+    ) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
         let progress = start_streaming(request.body_mut());
         if may_be_empty(&request) {
             // The API has no part in this wait, so it is not within the time limit.
@@ -179,21 +187,29 @@ impl<B: StreamedBody> Forwarder<B> {
         if let Some(failure) = failed_upload() {
             return Err(failure);
         }
+        let sending = async {
+            // Boxed, because few requests ask for a switch.
+            if may_switch { Box::pin(self.client.send_switch(request)).await } else { self.client.send(request).await }
+        };
         tokio::select! {
             // A response that arrives together with the timeout is used.
             biased;
-            sent = self.client.send(request) => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
+            sent = sending => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
             () = self.time_limit(progress.as_deref()) => Err(UpstreamFailure::TimedOut(self.timeout)),
         }
     }
 
-    fn respond(&self, mut response: Response<UpstreamBody<B>>, asked: &Asked) -> Response<UpstreamBody<B>> {
+    fn respond(&self, mut response: Response<UpstreamBody<B>>, mut asked: Asked) -> Response<UpstreamBody<B>> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // No forwarded request has an Upgrade field, so the response is invalid. The API may have run the request.
-            return UpstreamFailure::Switched.response(asked.rk);
+            let granted = asked.websocket.take().and_then(|wish| wish.grant(response));
+            // The request did not ask for this, so the response is invalid. The API may have run the request.
+            let Some(granted) = granted else { return UpstreamFailure::Switched.response(asked.rk) };
+            let mut response = self.pass_on(granted, &asked);
+            mark_switch(response.headers_mut());
+            return response;
         }
         match take_framing(response.headers_mut(), asked.is_head) {
-            Ok(()) => self.pass_on(response, asked),
+            Ok(()) => self.pass_on(response, &asked),
             Err(why) => UpstreamFailure::Framing(why).response(asked.rk),
         }
     }

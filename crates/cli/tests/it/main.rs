@@ -70,4 +70,5 @@ mod timing;
 mod tls;
 mod torture;
 mod versions;
+mod websocket;
 mod worker;
