@@ -23,6 +23,7 @@
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `answers_in_a_bucket` | operators of `hapax gateway`: large answers in S3, permissions, lifecycle, encryption | `s3`, `tokio` |
 //! | `records_in_dynamodb` | operators of AWS DynamoDB: table, permissions, clock, costs, possible loss | `dynamodb`, `tokio` |
+//! | `records_in_spanner` | operators of Google Cloud Spanner: table, permissions, costs, possible loss | `spanner`, `tokio` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
 //! | `upgrade_and_backup` | operators who move to another release, go back, back up or restore | – |
 //! | `when_an_outcome_is_unknown` | operators: find out what happened, and decide about the records | – |
@@ -146,6 +147,11 @@ pub mod records_in_dynamodb {
 #[cfg(feature = "postgres")]
 pub mod records_in_postgres {
     #![doc = include_str!("guide/records_in_postgres.md")]
+}
+
+#[cfg(all(feature = "spanner", feature = "tokio"))]
+pub mod records_in_spanner {
+    #![doc = include_str!("guide/records_in_spanner.md")]
 }
 
 #[cfg(all(feature = "redis", feature = "tokio"))]

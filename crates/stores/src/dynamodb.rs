@@ -6,11 +6,9 @@
 //! url.rs         the URL of a table
 //! api.rs         calls, and when the clock is asked for; answers.rs says what an answer means
 //! clock.rs       the clock of the service, as an interval
-//! executor.rs    tasks on an executor of their own, for renewals
 //! item.rs        a record as an item, and back
 //! parts.rs       answers that do not fit into an item
 //! request.rs     the bodies of calls, and their conditions
-//! turns.rs       calls for one key, one after another
 //! records.rs     the five operations, and purges
 //! inspection.rs  scans and sweeps
 //! table.rs       makes the table, and says what is wrong with one
@@ -19,7 +17,6 @@
 mod answers;
 mod api;
 mod clock;
-mod executor;
 mod inspection;
 mod item;
 mod parts;
@@ -30,7 +27,6 @@ mod stand_in;
 mod table;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod url;
 
 use std::fmt;
@@ -46,11 +42,11 @@ use hapax_core::{RecordKey, Result};
 use parking_lot::Mutex;
 
 use self::api::TableApi;
-use self::executor::LocalTasks;
 use self::records::RecordTable;
 pub use self::table::MissingTableParts;
 use self::table::TableState;
-use self::turns::Turns;
+use crate::executor::LocalTasks;
+use crate::turns::Turns;
 
 pub use self::url::DynamoDbUrl;
 

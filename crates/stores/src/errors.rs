@@ -8,17 +8,17 @@ pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-#[cfg(any(feature = "dynamodb", feature = "redis"))]
+#[cfg(any(feature = "dynamodb", feature = "redis", feature = "spanner"))]
 pub(crate) fn unusable(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Unusable, message)
 }
 
-#[cfg(feature = "dynamodb")]
+#[cfg(any(feature = "dynamodb", feature = "spanner"))]
 pub(crate) fn not_applied(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::NotApplied, message)
 }
 
-#[cfg(feature = "dynamodb")]
+#[cfg(any(feature = "dynamodb", feature = "spanner"))]
 pub(crate) fn unknown(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Unknown, message)
 }

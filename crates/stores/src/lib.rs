@@ -8,6 +8,7 @@
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
 //! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
+//! | `spanner` | [`Spanner`]: a database of Google Cloud Spanner, for any number of hosts |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
 
@@ -21,10 +22,12 @@ compile_error!(
 mod chaos;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
-#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis", feature = "s3"))]
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis", feature = "s3", feature = "spanner"))]
 mod errors;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod event;
+#[cfg(any(feature = "dynamodb", feature = "spanner"))]
+mod executor;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
@@ -41,6 +44,8 @@ mod redis;
 mod schema;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod server_events;
+#[cfg(feature = "spanner")]
+mod spanner;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod spread;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
@@ -49,6 +54,8 @@ mod sql_state;
 mod sqlite;
 #[cfg(feature = "sqlx")]
 mod sqlx;
+#[cfg(any(feature = "dynamodb", feature = "spanner"))]
+mod turns;
 
 #[cfg(feature = "dynamodb")]
 pub use dynamodb::{DynamoDb, DynamoDbUrl, MissingTableParts};
@@ -61,6 +68,8 @@ pub use postgres::{
 };
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
+#[cfg(feature = "spanner")]
+pub use spanner::{Spanner, SpannerUrl};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Sqlite, SqliteDeadLetters, SqliteEntry, SqliteFile, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings,

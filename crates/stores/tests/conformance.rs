@@ -4,6 +4,7 @@ mod dynamodb;
 mod far;
 mod postgres;
 mod redis;
+mod spanner;
 mod sqlite;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
     let far = [postgres::far_backend(), redis::far_backend(), far::sqlite_backend()];
     let near = [dynamodb::backend(), postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
+    let emulated = [spanner::backend()];
     let clusters = RedisKind::ALL.map(redis::cluster_backend);
-    hapax_testkit::main(&near.into_iter().chain(clusters).chain(far).collect::<Vec<_>>())
+    hapax_testkit::main(&near.into_iter().chain(emulated).chain(clusters).chain(far).collect::<Vec<_>>())
 }

@@ -19,6 +19,8 @@ mod rabbitmq;
 mod redis;
 #[cfg(feature = "s3")]
 mod s3;
+#[cfg(feature = "spanner")]
+mod spanner;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqs")]

@@ -100,6 +100,7 @@ systems! {
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix", "redis+cluster", "rediss+cluster"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
     "AWS DynamoDB" Server dynamodb feature "dynamodb" schemes ["dynamodb"];
+    "Google Cloud Spanner" Server spanner feature "spanner" schemes ["spanner"];
     "memory:" Memory memory schemes ["memory"];
     "webhooks" Endpoint webhook schemes ["https", "http"];
 }

@@ -35,6 +35,7 @@ mod redis;
 mod redis_cluster;
 mod resp;
 mod skew;
+mod spanner;
 mod starter;
 
 pub(crate) use availability::end_shared;
@@ -55,3 +56,4 @@ pub use pubsub::{PsTest, PsTestServer, PubSub, PubSubServer};
 pub use redis::{RedisKind, RedisServer, RedisServerOptions};
 pub use redis_cluster::{LentRedisCluster, RedisCluster, RedisClusterOptions, RedisTls};
 pub use resp::RespValue;
+pub use spanner::{SpannerEmulator, SpannerServer};

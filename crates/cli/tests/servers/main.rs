@@ -45,6 +45,8 @@ mod relay;
 #[cfg(feature = "s3")]
 mod s3;
 mod shell_blocks;
+#[cfg(feature = "spanner")]
+mod spanner;
 #[cfg(feature = "sqs")]
 mod sqs;
 #[path = "../it/torture.rs"]
@@ -83,6 +85,8 @@ fn main() -> ExitCode {
         rabbitmq::tests(),
         #[cfg(feature = "s3")]
         s3::tests(),
+        #[cfg(feature = "spanner")]
+        spanner::tests(),
         #[cfg(feature = "sqs")]
         sqs::tests(),
     ];

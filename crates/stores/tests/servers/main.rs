@@ -1,5 +1,5 @@
-//! Tests on real Redis, Valkey, PostgreSQL and DynamoDB Local servers: connections and servers fail, and the records
-//! must stay right.
+//! Tests on real Redis, Valkey, PostgreSQL and DynamoDB Local servers, and on the emulator of Spanner: connections and
+//! servers fail, and the records must stay right.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
@@ -17,6 +17,7 @@ mod permissions;
 mod postgres;
 mod refusals;
 mod server_changes;
+mod spanner;
 mod support;
 mod takeovers;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
             gate::tests(),
             postgres::tests(),
             dynamodb::tests(),
+            spanner::tests(),
         ]
         .into_iter()
         .flatten(),

@@ -126,6 +126,7 @@ pub(crate) fn end_shared() {
     super::MinioServer::end_shared();
     super::PubSubServer::end_shared();
     super::PsTestServer::end_shared();
+    super::SpannerServer::end_shared();
     super::DynamoDbServer::end_idle();
     super::RedisCluster::end_idle();
 }

@@ -20,8 +20,8 @@ mod kinds;
 pub use kinds::{Kafka, KafkaServer, Nats, NatsServer, RabbitMq, RabbitMq3, RabbitMq3Server, RabbitMqServer};
 
 /// A kind of broker: [`Nats`], [`Kafka`], [`RabbitMq`], [`RabbitMq3`], [`ElasticMq`](super::ElasticMq),
-/// [`PubSub`](super::PubSub) or [`PsTest`](super::PsTest);
-/// or [`Minio`](super::Minio), which is started like a broker.
+/// [`PubSub`](super::PubSub) or [`PsTest`](super::PsTest); or [`Minio`](super::Minio) or
+/// [`SpannerEmulator`](super::SpannerEmulator), which are started like a broker.
 pub trait BrokerKind: Sized + Send + Sync + 'static {
     /// The name of the service, for [`required`](super::required).
     const NAME: &'static str;

@@ -10,7 +10,7 @@ use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 /// Runs tasks on the executor on which it was created, and takes everything else from another runtime: all handles to
 /// a table must count by one clock.
 #[derive(Debug)]
-pub(super) struct LocalTasks {
+pub(crate) struct LocalTasks {
     executor: Tokio,
     rest: Arc<dyn Runtime>,
 }
@@ -18,7 +18,7 @@ pub(super) struct LocalTasks {
 impl LocalTasks {
     /// # Panics
     /// Outside of a tokio runtime.
-    pub(super) fn over(rest: Arc<dyn Runtime>) -> Self {
+    pub(crate) fn over(rest: Arc<dyn Runtime>) -> Self {
         Self { executor: Tokio::current(), rest }
     }
 }

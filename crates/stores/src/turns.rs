@@ -16,7 +16,7 @@ use crate::errors::unknown;
 
 /// The turns of the keys that have calls in flight. Clones share them.
 #[derive(Clone)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     queues: Arc<Mutex<KeyQueues>>,
     runtime: Arc<dyn Runtime>,
     /// How long a call waits for its turn. None: until the calls before it have ended.
@@ -31,13 +31,13 @@ struct KeyQueues {
 }
 
 impl Turns {
-    pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>) -> Self {
         Self { queues: Arc::default(), runtime, limit: None }
     }
 
     /// The same turns, with tasks of this runtime. The executor of the others may be blocked, so its calls do not wait
     /// for them for longer than this.
-    pub(super) fn on(&self, runtime: Arc<dyn Runtime>, limit: Duration) -> Self {
+    pub(crate) fn on(&self, runtime: Arc<dyn Runtime>, limit: Duration) -> Self {
         Self { queues: Arc::clone(&self.queues), runtime, limit: Some(limit) }
     }
 
@@ -47,7 +47,7 @@ impl Turns {
     /// # Cancel safety
     /// If dropped, a call that has begun goes on to its end, and later ones for the key wait for it. One that has not
     /// begun is not made.
-    pub(super) async fn run<T, P>(
+    pub(crate) async fn run<T, P>(
         &self,
         rk: RecordKey,
         admit: impl Future<Output = Result<P>> + Send + 'static,
@@ -83,7 +83,7 @@ impl Turns {
             drop(end);
             turns.forget(&rk, number);
         }));
-        result.await.unwrap_or_else(|_| Err(unknown("the runtime ended during a call of DynamoDB")))
+        result.await.unwrap_or_else(|_| Err(unknown("the runtime ended during a call of the store")))
     }
 
     /// Waits for the end of a turn. An error is the end of a call that was never made.

@@ -1,0 +1,241 @@
+//! The calls of Spanner, and the sessions in which they run.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::runtime::{Runtime, timeout};
+use hapax_core::{Result, Timestamp};
+use hapax_net::google::{GoogleCall, GoogleClient, GoogleCredentials, GoogleEndpoint};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::SpannerUrl;
+use super::answers::{SpannerFailure, SpannerResult};
+use super::messages::{
+    CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest, Mutation, NoFields,
+    ResultSet, RollbackRequest, SessionName, SqlList, TransactionSelector,
+};
+use super::values::SqlStatement;
+use crate::errors::not_applied;
+
+/// How long an answer may take.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a connection may take. Less than an answer, so that it is known that nothing was sent.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a call waits for others to end.
+const ADMITTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many calls may be in flight: as many as one connection of the service takes.
+const MOST_CALLS: usize = 100;
+
+/// How many calls of an emulator may be in flight. It aborts a transaction that begins while another one runs.
+const MOST_CALLS_OF_EMULATOR: usize = 1;
+
+/// A database. Clones share the connection and the sessions.
+#[derive(Clone)]
+pub(super) struct SpannerApi(Arc<SpannerApiParts>);
+
+struct SpannerApiParts {
+    url: SpannerUrl,
+    client: GoogleClient,
+    credentials: GoogleCredentials,
+    runtime: Arc<dyn Runtime>,
+    /// The sessions in which no transaction runs. A session has one at a time.
+    idle: Mutex<Vec<String>>,
+    calls: Arc<Semaphore>,
+    /// How far a test has moved the clock, in microseconds.
+    clock_shift: Arc<AtomicI64>,
+}
+
+/// A session that one transaction has for itself. If it is dropped, it is not used again, and the service ends it in
+/// an hour.
+pub(super) struct LentSession<'a> {
+    api: &'a SpannerApi,
+    name: String,
+    statements: i64,
+}
+
+/// The result of a statement.
+pub(super) struct SqlAnswer {
+    pub(super) rows: Vec<SqlList>,
+    /// The transaction that the statement has begun.
+    pub(super) transaction: Option<Bytes>,
+}
+
+impl SpannerApi {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// `Unusable` if the system has no authorities for TLS.
+    pub(super) fn new(url: &SpannerUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let credentials = match url.is_google() {
+            true => GoogleCredentials::from_usual_places(Arc::clone(&runtime))?,
+            false => GoogleCredentials::of_a_stand_in(),
+        };
+        Self::with(url.clone(), credentials, (runtime, Arc::default()))
+    }
+
+    fn with(
+        url: SpannerUrl,
+        credentials: GoogleCredentials,
+        (runtime, clock_shift): (Arc<dyn Runtime>, Arc<AtomicI64>),
+    ) -> Result<Self> {
+        let uri = url.endpoint().to_owned();
+        let endpoint = GoogleEndpoint { uri, credentials: credentials.clone(), connect_within: CONNECTED_WITHIN };
+        let client = GoogleClient::new(endpoint, Arc::clone(&runtime))?;
+        let calls = Arc::new(Semaphore::new(if url.is_google() { MOST_CALLS } else { MOST_CALLS_OF_EMULATOR }));
+        Ok(Self(Arc::new(SpannerApiParts {
+            url,
+            client,
+            credentials,
+            runtime,
+            idle: Mutex::default(),
+            calls,
+            clock_shift,
+        })))
+    }
+
+    /// The same database over a connection of its own, with sessions of its own, whose tasks run on this runtime.
+    pub(super) fn dedicated(&self, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let (url, credentials) = (self.0.url.clone(), self.0.credentials.clone());
+        Self::with(url, credentials, (runtime, Arc::clone(&self.0.clock_shift)))
+    }
+
+    pub(super) fn url(&self) -> &SpannerUrl {
+        &self.0.url
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.0.runtime
+    }
+
+    /// The clock that a statement has read.
+    pub(super) fn clock(&self, Timestamp(read): Timestamp) -> Timestamp {
+        Timestamp(read.saturating_add_signed(self.0.clock_shift.load(Ordering::Acquire)))
+    }
+
+    /// Moves the clock of this store by so many microseconds.
+    pub(super) fn shift_clock(&self, micros: i64) {
+        self.0.clock_shift.fetch_add(micros, Ordering::AcqRel);
+    }
+
+    /// Waits for its turn among the calls in flight.
+    ///
+    /// # Errors
+    /// `NotApplied` if others take too long.
+    pub(super) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = timeout(&**self.runtime(), ADMITTED_WITHIN, Arc::clone(&self.0.calls).acquire_owned()).await;
+        permit.and_then(Result::ok).ok_or_else(|| not_applied("too many calls of Spanner are in flight"))
+    }
+
+    /// A session in which no transaction runs.
+    pub(super) async fn session(&self) -> SpannerResult<LentSession<'_>> {
+        let idle = self.0.idle.lock().pop();
+        let name = match idle {
+            Some(name) => name,
+            None => {
+                let database = self.0.url.database_name();
+                let request = CreateSessionRequest { database: database.clone() };
+                let path = "/google.spanner.v1.Spanner/CreateSession";
+                self.call::<_, SessionName>(path, ("database", database), request).await?.name
+            }
+        };
+        Ok(LentSession { api: self, name, statements: 0 })
+    }
+
+    /// Forgets the idle sessions. Those that were idle for equally long have ended together.
+    pub(super) fn forget_sessions(&self) {
+        self.0.idle.lock().clear();
+    }
+
+    /// Makes a call.
+    ///
+    /// # Cancel safety
+    /// If dropped, the service may have done it.
+    pub(super) async fn call<Q, R>(
+        &self,
+        path: &'static str,
+        route: (&'static str, String),
+        request: Q,
+    ) -> SpannerResult<R>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        let call = GoogleCall { path, route, request, limit: ANSWERED_WITHIN };
+        self.0.client.call(call).await.map_err(SpannerFailure::of)
+    }
+}
+
+impl LentSession<'_> {
+    /// Runs a statement. Without a transaction it only reads.
+    pub(super) async fn run(
+        &mut self,
+        statement: &SqlStatement,
+        transaction: Option<TransactionSelector>,
+    ) -> SpannerResult<SqlAnswer> {
+        self.statements += 1;
+        let request = ExecuteSqlRequest {
+            session: self.name.clone(),
+            transaction,
+            sql: statement.sql.clone().into_owned(),
+            params: Some(statement.params.clone()),
+            param_types: statement.types.clone(),
+            seqno: self.statements,
+        };
+        let answer: ResultSet = self.call("/google.spanner.v1.Spanner/ExecuteSql", request).await?;
+        let begun = answer.metadata.and_then(|metadata| metadata.transaction);
+        Ok(SqlAnswer { rows: answer.rows, transaction: begun.map(|begun| begun.id).filter(|id| !id.is_empty()) })
+    }
+
+    /// Commits a transaction, with these changes.
+    pub(super) async fn commit(&self, transaction: CommitTransaction, mutations: Vec<Mutation>) -> SpannerResult<()> {
+        let request = CommitRequest { session: self.name.clone(), transaction: Some(transaction), mutations };
+        self.call::<_, CommitResponse>("/google.spanner.v1.Spanner/Commit", request).await.map(drop)
+    }
+
+    /// Ends a transaction without changes, and gives the session back.
+    pub(super) async fn roll_back(self, transaction_id: Bytes) {
+        let request = RollbackRequest { session: self.name.clone(), transaction_id };
+        match self.call::<_, NoFields>("/google.spanner.v1.Spanner/Rollback", request).await {
+            Ok(NoFields {}) | Err(SpannerFailure::Aborted(_)) => self.give_back(),
+            Err(_) => self.discard(),
+        }
+    }
+
+    /// Gives back a session in which no transaction runs.
+    pub(super) fn give_back(self) {
+        self.api.0.idle.lock().push(self.name);
+    }
+
+    /// Ends the session in the background, with the transaction that may run in it and the locks of that.
+    pub(super) fn discard(self) {
+        let (api, name) = (self.api.clone(), self.name);
+        let runtime = Arc::clone(self.api.runtime());
+        runtime.spawn(Box::pin(async move {
+            let (path, route) = ("/google.spanner.v1.Spanner/DeleteSession", ("name", name.clone()));
+            // The service ends it in an hour otherwise, and its transaction much earlier.
+            let _ = api.call::<_, NoFields>(path, route, SessionName { name }).await;
+        }));
+    }
+
+    async fn call<Q, R>(&self, path: &'static str, request: Q) -> SpannerResult<R>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        self.api.call(path, ("session", self.name.clone()), request).await
+    }
+}
+
+impl fmt::Debug for SpannerApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpannerApi").field("url", &self.0.url).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,192 @@
+//! The tables: how they are made, and what is wrong with them.
+
+use std::time::Duration;
+
+use hapax_core::store::{Finding, Severity};
+use hapax_core::{Error, Result};
+
+use super::answers::{SpannerFailure, SpannerResult};
+use super::api::SpannerApi;
+use super::messages::{
+    AdminOperation, CreateDatabaseRequest, CreateInstanceRequest, InstanceSettings, SessionName, UpdateDdlRequest,
+};
+use super::values::{SqlStatement, columns};
+use crate::errors::{not_applied, unusable};
+
+/// The columns of the table of the records, and their types.
+const COLUMNS: [(&str, &str); 4] =
+    [("rk", "BYTES(16)"), ("value", "BYTES(2097152)"), ("armed_at", "TIMESTAMP"), ("expires_at", "TIMESTAMP")];
+
+/// The pause between two looks at work of the service.
+const POLL: Duration = Duration::from_millis(500);
+
+/// How long the service may take to change tables.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What is known of the table of the records.
+#[derive(Debug)]
+pub(super) struct RecordTableState {
+    /// The name and the type of each. Empty if there is no table.
+    columns: Vec<(String, String)>,
+    /// Whether Spanner removes what has expired.
+    removes_expired: bool,
+}
+
+impl RecordTableState {
+    pub(super) async fn read(api: &SpannerApi) -> Result<Self> {
+        let rows = api.read(&SqlStatement::new(include_str!("migrations/columns.sql"))).await?;
+        let mut found = Vec::new();
+        for row in &rows {
+            let [name, column_type] = columns::<2>(&row.values)?;
+            let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+            found.push((text(name.as_text()?), text(column_type.as_text()?)));
+        }
+        let policy = api.read(&SqlStatement::new(include_str!("migrations/policy.sql"))).await?;
+        let policy = policy.first().map(|row| columns::<1>(&row.values)?[0].as_text()).transpose()?.flatten();
+        Ok(Self { columns: found, removes_expired: policy.is_some_and(|policy| !policy.is_empty()) })
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        !self.columns.is_empty()
+    }
+
+    pub(super) fn removes_expired(&self) -> bool {
+        self.removes_expired
+    }
+
+    /// The statements that make what is missing.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let statement = match (self.exists(), self.removes_expired) {
+            (true, true) => return Vec::new(),
+            (true, false) => include_str!("migrations/0001_records_policy.sql"),
+            (false, _) => include_str!("migrations/0001_records.sql"),
+        };
+        let lines = statement.lines().filter(|line| !line.starts_with("--"));
+        vec![lines.collect::<Vec<_>>().join("\n")]
+    }
+
+    /// What endangers the guarantee, or costs more than it should.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        if !self.exists() {
+            let message = "the table hapax_record is missing: run `hapax migrate`".into();
+            return vec![Finding { severity: Severity::Refuse, message }];
+        }
+        let has = |(name, column_type): &(&str, &str)| {
+            self.columns.iter().any(|(found, found_type)| found == name && found_type == column_type)
+        };
+        if !COLUMNS.iter().all(has) {
+            let message = "the table hapax_record has other columns: another program or a later release made it".into();
+            return vec![Finding { severity: Severity::Refuse, message }];
+        }
+        if !self.removes_expired {
+            let message = "the table hapax_record has no row deletion policy, so sweeps read the whole table: run \
+                           `hapax migrate`"
+                .into();
+            return vec![Finding { severity: Severity::Warn, message }];
+        }
+        Vec::new()
+    }
+}
+
+/// Makes what is missing, and waits until it is there. Returns whether it changed anything. An emulator has no
+/// database yet when it starts, so it gets one.
+pub(super) async fn create(api: &SpannerApi) -> Result<bool> {
+    if !api.url().is_google() {
+        create_database(api).await?;
+    }
+    let statements = RecordTableState::read(api).await?.missing();
+    if statements.is_empty() {
+        return Ok(false);
+    }
+    let changed = change(api, statements).await;
+    // Another process may have made it meanwhile; the next look says so.
+    if let Err(error) = changed
+        && !RecordTableState::read(api).await?.missing().is_empty()
+    {
+        return Err(error);
+    }
+    Ok(true)
+}
+
+/// Runs statements that change tables, and waits for their end.
+pub(super) async fn change(api: &SpannerApi, statements: Vec<String>) -> Result<()> {
+    let database = api.url().database_name();
+    let request = UpdateDdlRequest { database: database.clone(), statements };
+    let path = "/google.spanner.admin.database.v1.DatabaseAdmin/UpdateDatabaseDdl";
+    let begun = api.call(path, ("database", database), request).await;
+    finish(api, begun).await.map_err(SpannerFailure::into_error)
+}
+
+async fn create_database(api: &SpannerApi) -> Result<()> {
+    let (url, parent) = (api.url(), format!("projects/{}", api.url().project()));
+    let (name, config) = (url.instance_name(), format!("{parent}/instanceConfigs/emulator-config"));
+    let display_name = url.instance().to_owned();
+    let instance = Some(InstanceSettings { name, config, display_name, node_count: 1 });
+    let request = CreateInstanceRequest { parent: parent.clone(), instance_id: url.instance().to_owned(), instance };
+    let path = "/google.spanner.admin.instance.v1.InstanceAdmin/CreateInstance";
+    let begun = api.call(path, ("parent", parent), request).await;
+    unless_there(finish(api, begun).await)?;
+    let (parent, create_statement) =
+        (url.instance_name(), include_str!("migrations/create_database.sql").trim().replace("NAME", url.database()));
+    let request = CreateDatabaseRequest { parent: parent.clone(), create_statement };
+    let path = "/google.spanner.admin.database.v1.DatabaseAdmin/CreateDatabase";
+    let begun = api.call(path, ("parent", parent), request).await;
+    unless_there(finish(api, begun).await)
+}
+
+fn unless_there(created: SpannerResult<()>) -> Result<()> {
+    match created {
+        Ok(()) | Err(SpannerFailure::RowExists(_)) => Ok(()),
+        Err(failure) => Err(failure.into_error()),
+    }
+}
+
+/// Waits for the end of work that the service does in the background.
+async fn finish(api: &SpannerApi, begun: SpannerResult<AdminOperation>) -> SpannerResult<()> {
+    let (mut operation, since) = (begun?, api.runtime().boottime_now());
+    while !operation.done {
+        if api.runtime().boottime_now().saturating_sub(since) > PATIENCE {
+            return Err(SpannerFailure::Failed(not_applied("Spanner is still changing the tables; look again later")));
+        }
+        api.runtime().sleep(POLL).await;
+        let (name, path) = (operation.name.clone(), "/google.longrunning.Operations/GetOperation");
+        operation = api.call(path, ("name", name.clone()), SessionName { name }).await?;
+    }
+    let failed = |message: String| Error::new(hapax_core::ErrorKind::Unusable, message);
+    operation.error.map_or(Ok(()), |error| {
+        let what = unusable("Spanner does not make the tables").caused_by(failed(error.message));
+        Err(SpannerFailure::Failed(what))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(columns: &[(&str, &str)], removes_expired: bool) -> RecordTableState {
+        let columns = columns.iter().map(|(name, column_type)| ((*name).to_owned(), (*column_type).to_owned()));
+        RecordTableState { columns: columns.collect(), removes_expired }
+    }
+
+    #[test]
+    fn a_table_with_other_columns_is_refused_and_one_that_keeps_what_has_expired_is_worth_a_warning() {
+        assert_eq!(state(&COLUMNS, true).findings(), []);
+        assert!(matches!(&state(&COLUMNS, false).findings()[..], [Finding { severity: Severity::Warn, .. }]));
+        let others = [&COLUMNS[..3], &[("rk", "STRING(16)"), COLUMNS[1], COLUMNS[2], COLUMNS[3]], &[]];
+        for columns in others {
+            let findings = state(columns, true).findings();
+            assert!(matches!(&findings[..], [Finding { severity: Severity::Refuse, .. }]), "{columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_migration_is_a_statement_without_comments() {
+        let has = |state: RecordTableState, words: &str| {
+            let missing = state.missing();
+            assert!(missing.len() == 1 && missing[0].contains(words) && !missing[0].contains("--"), "{missing:?}");
+        };
+        has(state(&[], false), "TABLE hapax_record (");
+        has(state(&COLUMNS, false), "TABLE hapax_record ADD ROW DELETION POLICY");
+        assert_eq!(state(&COLUMNS, true).missing(), Vec::<String>::new());
+    }
+}
