@@ -16,14 +16,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::SpannerUrl;
 use super::answers::{SpannerFailure, SpannerResult};
 use super::messages::{
-    CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest, Mutation, NoFields,
-    ResultSet, RollbackRequest, SessionName, SqlList, TransactionSelector,
+    AdminOperation, CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest,
+    Mutation, NoFields, ResultSet, RollbackRequest, SessionName, SqlList, TransactionSelector,
 };
 use super::values::SqlStatement;
 use crate::errors::not_applied;
 
 /// How long an answer may take.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long an answer about tables may take.
+const ADMINISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a connection may take. Less than an answer, so that it is known that nothing was sent.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
@@ -169,6 +172,23 @@ impl SpannerApi {
         R: Message + Default + 'static,
     {
         let call = GoogleCall { path, route, request, limit: ANSWERED_WITHIN };
+        self.0.client.call(call).await.map_err(SpannerFailure::of)
+    }
+
+    /// Makes a call about tables, a database or an instance.
+    ///
+    /// # Cancel safety
+    /// If dropped, the service may have done it.
+    pub(super) async fn administer<Q>(
+        &self,
+        path: &'static str,
+        route: (&'static str, String),
+        request: Q,
+    ) -> SpannerResult<AdminOperation>
+    where
+        Q: Message + Clone + 'static,
+    {
+        let call = GoogleCall { path, route, request, limit: ADMINISTERED_WITHIN };
         self.0.client.call(call).await.map_err(SpannerFailure::of)
     }
 }

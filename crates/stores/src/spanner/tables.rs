@@ -113,7 +113,7 @@ pub(super) async fn change(api: &SpannerApi, statements: Vec<String>) -> Result<
     let database = api.url().database_name();
     let request = UpdateDdlRequest { database: database.clone(), statements };
     let path = "/google.spanner.admin.database.v1.DatabaseAdmin/UpdateDatabaseDdl";
-    let begun = api.call(path, ("database", database), request).await;
+    let begun = api.administer(path, ("database", database), request).await;
     finish(api, begun).await.map_err(SpannerFailure::into_error)
 }
 
@@ -124,13 +124,13 @@ async fn create_database(api: &SpannerApi) -> Result<()> {
     let instance = Some(InstanceSettings { name, config, display_name, node_count: 1 });
     let request = CreateInstanceRequest { parent: parent.clone(), instance_id: url.instance().to_owned(), instance };
     let path = "/google.spanner.admin.instance.v1.InstanceAdmin/CreateInstance";
-    let begun = api.call(path, ("parent", parent), request).await;
+    let begun = api.administer(path, ("parent", parent), request).await;
     unless_there(finish(api, begun).await)?;
     let (parent, create_statement) =
         (url.instance_name(), include_str!("migrations/create_database.sql").trim().replace("NAME", url.database()));
     let request = CreateDatabaseRequest { parent: parent.clone(), create_statement };
     let path = "/google.spanner.admin.database.v1.DatabaseAdmin/CreateDatabase";
-    let begun = api.call(path, ("parent", parent), request).await;
+    let begun = api.administer(path, ("parent", parent), request).await;
     unless_there(finish(api, begun).await)
 }
 
@@ -150,7 +150,7 @@ async fn finish(api: &SpannerApi, begun: SpannerResult<AdminOperation>) -> Spann
         }
         api.runtime().sleep(POLL).await;
         let (name, path) = (operation.name.clone(), "/google.longrunning.Operations/GetOperation");
-        operation = api.call(path, ("name", name.clone()), SessionName { name }).await?;
+        operation = api.administer(path, ("name", name.clone()), SessionName { name }).await?;
     }
     let failed = |message: String| Error::new(hapax_core::ErrorKind::Unusable, message);
     operation.error.map_or(Ok(()), |error| {

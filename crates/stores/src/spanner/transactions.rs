@@ -18,7 +18,7 @@ use crate::errors::not_applied;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a call of the store may take, with all its repetitions.
-pub(super) const LONGEST: Duration = Duration::from_secs(20);
+pub(super) const LONGEST: Duration = Duration::from_secs(15);
 
 /// The pause before a transaction runs again. It doubles each time.
 const PAUSE: Duration = Duration::from_millis(2);
