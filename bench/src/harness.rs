@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-/// How often each subject is measured, alternating with its limit.
-const PAIRS: usize = 5;
+/// How often each subject of a set is measured, alternating with its limit.
+pub(crate) fn pairs(set: &str) -> usize {
+    if set.starts_with("ledger") { 7 } else { 5 }
+}
 
 /// A measured subject, with its limit.
 pub(crate) struct Subject {
@@ -117,10 +119,10 @@ pub(crate) fn memory_of(field: &str) -> anyhow::Result<usize> {
     Ok(line.with_context(|| format!("/proc/self/status has no {field}"))?.trim().trim_end_matches(" kB").parse()?)
 }
 
-pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<SubjectResult> {
+pub(crate) fn measure(mut subject: Subject, pairs: usize) -> anyhow::Result<SubjectResult> {
     println!("{}: {}", subject.name, subject.what);
     let (mut rates, mut limits, mut ratios, mut note) = (Vec::new(), Vec::new(), Vec::new(), String::new());
-    for _ in 0..PAIRS {
+    for _ in 0..pairs {
         let figures = (subject.run)()?;
         note = figures.note;
         rates.push(figures.rate);

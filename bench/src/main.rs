@@ -89,7 +89,8 @@ fn main() -> anyhow::Result<()> {
         }
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
-    let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;
+    let measured =
+        chosen.map(|subject| harness::measure(subject, harness::pairs(set))).collect::<anyhow::Result<Vec<_>>>()?;
     let more = match (set, &*filter) {
         ("http", "") => allocations()?,
         ("pipeline", "" | "latency") => subjects::pipeline_latencies()?,

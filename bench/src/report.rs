@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::{LimitResult, PairSpread, SubjectResult};
 
-/// Formats a result in one line. The figures in brackets are the lowest and the highest of the five pairs.
+/// Formats a result in one line. The figures in brackets are the lowest and the highest of the pairs.
 pub(crate) fn line(measured: &SubjectResult) -> String {
     let mut line = format!("{:>12} ({})", rounded(measured.rate.median), range(&measured.rate, rounded));
     if let Some(LimitResult { what, rate, ratio, at_least }) = &measured.against {
@@ -45,9 +45,9 @@ const PAGE: &str = "docs/performance.md";
 
 const PREFACE: &str = "# Performance
 
-Each subject and its limit are measured in turn, five times. The ratio is the median of the five pairs; the range has
-the lowest and the highest rate, then the lowest and the highest ratio. Absolute figures are for orientation only: all
-processes of a run share two cores.
+Each subject and its limit are measured in turn, five times, and those of the ledger seven times. The ratio is the
+median of the pairs; the range has the lowest and the highest rate, then the lowest and the highest ratio. Absolute
+figures are for orientation only: all processes of a run share two cores.
 ";
 
 /// Writes the section of this set of subjects, and keeps the other sections.
@@ -67,7 +67,7 @@ pub(crate) fn write(set: &str, all: &[SubjectResult], more: &str) -> anyhow::Res
 
 fn section(heading: &str, all: &[SubjectResult], more: &str) -> String {
     let mut page = format!("{heading}\nOn {}.\n\n", machine());
-    page.push_str("| subject | one operation | per second | limit | ratio | range of the five pairs | required |\n");
+    page.push_str("| subject | one operation | per second | limit | ratio | range of the pairs | required |\n");
     page.push_str("|---|---|---:|---|---:|---:|---:|\n");
     all.iter().for_each(|measured| page.push_str(&row(measured)));
     page.push_str("\nOther results:\n\n");

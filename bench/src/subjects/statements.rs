@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls, Transaction};
+use tokio_postgres::{Client, NoTls, Statement, Transaction};
 use uuid::Uuid;
 
 use crate::subjects::ANSWER;
@@ -25,16 +25,35 @@ pub(super) async fn write_effects(client: &Client, operations: &[Uuid]) -> Resul
     client.query_typed(effect, &[(&operations, Type::UUID_ARRAY)]).await.map(drop)
 }
 
+/// Claims operations by a bare row for each, in the order of the parameters: the operations, the fingerprint, the
+/// answer.
+const BARE_CLAIM: &str = "insert into bare_claim select operation, $2, $3 from unnest($1::uuid[]) operation
+                          on conflict do nothing returning operation";
+
 /// Writes effects with a bare row for each.
 pub(super) async fn bare_transaction(transaction: &Transaction<'_>, operations: &[Uuid]) -> anyhow::Result<()> {
-    let claim = "insert into bare_claim select operation, $2, $3 from unnest($1::uuid[]) operation
-                 on conflict do nothing returning operation";
     let parameters = [
         (&operations as &(dyn ToSql + Sync), Type::UUID_ARRAY),
         (&&[7_u8; 12][..], Type::BYTEA),
         (&ANSWER, Type::BYTEA),
     ];
-    let claimed = transaction.query_typed(claim, &parameters).await?;
+    let claimed = transaction.query_typed(BARE_CLAIM, &parameters).await?;
+    ensure!(claimed.len() == operations.len(), "a bare claim was not new");
+    write_effects(transaction.client(), operations).await.context("the effect")
+}
+
+/// Prepares the bare claim on this connection.
+pub(super) async fn prepare_bare_claim(client: &Client) -> anyhow::Result<Statement> {
+    Ok(client.prepare_typed(BARE_CLAIM, &[Type::UUID_ARRAY, Type::BYTEA, Type::BYTEA]).await?)
+}
+
+/// Writes effects with a bare row for each, by a prepared statement. As in a handler, that of the effect is not.
+pub(super) async fn prepared_bare_transaction(
+    transaction: &Transaction<'_>,
+    claim: &Statement,
+    operations: &[Uuid],
+) -> anyhow::Result<()> {
+    let claimed = transaction.query(claim, &[&operations, &&[7_u8; 12][..], &ANSWER]).await?;
     ensure!(claimed.len() == operations.len(), "a bare claim was not new");
     write_effects(transaction.client(), operations).await.context("the effect")
 }

@@ -8,11 +8,15 @@ use hapax_core::ledger::{Call, Terms, Work};
 use hapax_stores::{PostgresLedger, PostgresUrl};
 use hapax_testkit::servers::{PostgresServer, PostgresServerOptions};
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::Transaction;
+use tokio::sync::Barrier;
+use tokio_postgres::{Statement, Transaction};
 use uuid::Uuid;
 
-use crate::harness::{MeasuredBatch, per_second};
-use crate::subjects::statements::{TABLES, bare_transaction, connect, locking_transaction, write_effects};
+use crate::harness::{BatchResult, MeasuredBatch, per_second};
+use crate::subjects::statements::{
+    TABLES, bare_transaction, connect, locking_transaction, prepare_bare_claim, prepared_bare_transaction,
+    write_effects,
+};
 use crate::subjects::{ANSWER, FreshCalls};
 
 /// The calls of one measurement: few for single transactions, each of which waits for the disk.
@@ -82,12 +86,13 @@ impl Database {
         Box::new(move || {
             let _inside = this.shared.runtime.enter();
             let ledger = ledger(&this.shared.server, Terms::new("bench")?)?;
+            this.shared.runtime.block_on(connect_all(&ledger, &this.take(clients)))?;
             let calls = match pass {
-                Pass::Fresh => this.take(if batch == 1 { SINGLE_CALLS } else { BATCHED_CALLS }),
+                Pass::Fresh => this.take(count_of(batch)),
                 Pass::Replay => this.ended_calls(&ledger, batch)?,
             };
-            let figures = per_second(calls.len(), || {
-                this.shared.runtime.block_on(run_all(&ledger, &calls, clients, batch, pass))
+            let figures = this.with_log(calls.len(), || {
+                per_second(calls.len(), || this.shared.runtime.block_on(run_all(&ledger, &calls, clients, batch, pass)))
             })?;
             if pass == Pass::Fresh && batch > 1 {
                 this.shared.ended.lock().expect("no batch panicked").push_back(calls);
@@ -97,12 +102,35 @@ impl Database {
     }
 
     fn ended_calls(&self, ledger: &PostgresLedger, batch: usize) -> anyhow::Result<Vec<Call>> {
-        if let Some(calls) = self.shared.ended.lock().expect("no batch panicked").pop_front() {
-            return Ok(calls);
-        }
-        let calls = self.take(BATCHED_CALLS);
-        self.shared.runtime.block_on(run_all(ledger, &calls, 1, batch, Pass::Fresh))?;
+        let ended = self.shared.ended.lock().expect("no batch panicked").pop_front();
+        let mut calls = match ended {
+            Some(calls) => calls,
+            None => {
+                let calls = self.take(BATCHED_CALLS);
+                self.shared.runtime.block_on(run_all(ledger, &calls, 1, super::BATCH, Pass::Fresh))?;
+                calls
+            }
+        };
+        calls.truncate(count_of(batch));
         Ok(calls)
+    }
+
+    /// Measures, and notes how many bytes of the server's log each operation wrote.
+    fn with_log(
+        &self,
+        operations: usize,
+        run: impl FnOnce() -> anyhow::Result<BatchResult>,
+    ) -> anyhow::Result<BatchResult> {
+        let bytes = || {
+            self.shared.runtime.block_on(async {
+                let written = "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
+                anyhow::Ok(self.shared.server.client().await?.query_one(written, &[]).await?.get::<_, i64>(0))
+            })
+        };
+        let before = bytes()?;
+        let figures = run()?;
+        let written = (bytes()? - before) / i64::try_from(operations)?;
+        Ok(BatchResult { note: format!("{written} B of WAL an operation"), ..figures })
     }
 
     /// Runs batches, each measurement in a namespace of its own.
@@ -112,6 +140,7 @@ impl Database {
             let _inside = this.shared.runtime.enter();
             number += 1;
             let ledger = ledger(&this.shared.server, Terms::new(&format!("added-{number}"))?)?;
+            this.shared.runtime.block_on(ledger.create_tables())?;
             let calls = this.take(BATCHED_CALLS);
             per_second(calls.len(), || {
                 this.shared.runtime.block_on(run_all(&ledger, &calls, 1, super::BATCH, Pass::Fresh))
@@ -119,14 +148,26 @@ impl Database {
         })
     }
 
-    /// The effects with a bare row for each call, by the driver alone.
+    /// The effects with a bare row for each call, by the driver alone. Its claim is prepared, as those of the ledger
+    /// are.
     pub(super) fn bare(&self, clients: usize, batch: usize) -> MeasuredBatch {
-        self.by_driver(clients, if batch == 1 { SINGLE_CALLS } else { BATCHED_CALLS }, batch, bare_transaction)
+        self.by_driver(clients, count_of(batch), batch, async |transaction, claim, operations| {
+            prepared_bare_transaction(transaction, claim, operations).await
+        })
+    }
+
+    /// The same without prepared statements.
+    pub(super) fn bare_unprepared(&self, clients: usize, batch: usize) -> MeasuredBatch {
+        self.by_driver(clients, count_of(batch), batch, async |transaction, _, operations| {
+            bare_transaction(transaction, operations).await
+        })
     }
 
     /// The pattern of many tutorials: a row that is locked while its message is handled.
     pub(super) fn published_pattern(&self, clients: usize) -> MeasuredBatch {
-        self.by_driver(clients, SINGLE_CALLS, 1, locking_transaction)
+        self.by_driver(clients, SINGLE_CALLS, 1, async |transaction, _, operations| {
+            locking_transaction(transaction, operations).await
+        })
     }
 
     fn by_driver(
@@ -134,30 +175,34 @@ impl Database {
         clients: usize,
         count: usize,
         batch: usize,
-        run: impl AsyncFn(&Transaction<'_>, &[Uuid]) -> anyhow::Result<()> + Copy + 'static,
+        run: impl AsyncFn(&Transaction<'_>, &Statement, &[Uuid]) -> anyhow::Result<()> + Copy + 'static,
     ) -> MeasuredBatch {
         let this = self.clone();
         Box::new(move || {
             let operations: Vec<Uuid> = this.take(count).iter().map(uuid).collect();
             let url = this.shared.server.url();
-            this.shared.runtime.block_on(async {
-                let connections = try_join_all((0..clients).map(|_| connect(&url))).await?;
-                let shares = operations.chunks(count.div_ceil(clients));
-                let started = std::time::Instant::now();
-                try_join_all(connections.into_iter().zip(shares).map(async |(mut client, share)| {
-                    for operations in share.chunks(batch) {
-                        let transaction = client.transaction().await?;
-                        run(&transaction, operations).await?;
-                        transaction.commit().await?;
-                    }
-                    anyhow::Ok(())
-                }))
-                .await?;
-                let rate = count as f64 / started.elapsed().as_secs_f64();
-                Ok(crate::harness::BatchResult { rate, note: String::new() })
-            })
+            let connections = this.shared.runtime.block_on(try_join_all((0..clients).map(async |_| {
+                let client = connect(&url).await?;
+                let claim = prepare_bare_claim(&client).await?;
+                anyhow::Ok((client, claim))
+            })))?;
+            let shares = operations.chunks(count.div_ceil(clients));
+            let loops = connections.into_iter().zip(shares).map(async |((mut client, claim), share)| {
+                for operations in share.chunks(batch) {
+                    let transaction = client.transaction().await?;
+                    run(&transaction, &claim, operations).await?;
+                    transaction.commit().await?;
+                }
+                anyhow::Ok(())
+            });
+            this.with_log(count, || per_second(count, || this.shared.runtime.block_on(try_join_all(loops)).map(drop)))
         })
     }
+}
+
+/// How many calls a measurement makes with so many to a transaction.
+fn count_of(batch: usize) -> usize {
+    if batch == 1 { SINGLE_CALLS } else { BATCHED_CALLS }
 }
 
 pub(super) fn ledger(server: &PostgresServer, terms: Terms) -> anyhow::Result<PostgresLedger> {
@@ -167,6 +212,19 @@ pub(super) fn ledger(server: &PostgresServer, terms: Terms) -> anyhow::Result<Po
 
 fn uuid(call: &Call) -> Uuid {
     Uuid::from_bytes(*call.operation().as_bytes())
+}
+
+/// Opens a connection for each of these calls, as the loops without the ledger do before they are measured.
+async fn connect_all(ledger: &PostgresLedger, calls: &[Call]) -> anyhow::Result<()> {
+    let all_are_open = Barrier::new(calls.len());
+    let runs = calls.iter().map(async |call| {
+        let run = ledger.run(*call, async |_, _| {
+            all_are_open.wait().await;
+            Ok(bytes::Bytes::from_static(ANSWER))
+        });
+        run.await.map_err(|refused| anyhow::anyhow!("{refused}"))
+    });
+    try_join_all(runs).await.map(drop)
 }
 
 async fn run_all(

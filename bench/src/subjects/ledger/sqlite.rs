@@ -13,7 +13,7 @@ use crate::subjects::{ANSWER, FreshCalls};
 
 /// How many rows the file has before the first measurement.
 const ROWS: usize = 1_000_000;
-const OPERATIONS: usize = 80 * super::BATCH;
+pub(super) const OPERATIONS: usize = 80 * super::BATCH;
 
 const TABLES: &str = "
     create table effect (operation blob not null, amount integer not null) strict;
@@ -22,7 +22,7 @@ const TABLES: &str = "
     ) strict;
     create unique index bare_claim_operation on bare_claim (operation)";
 
-const EFFECT: &str = "insert into effect values (?1, 5)";
+pub(super) const EFFECT: &str = "insert into effect values (?1, 5)";
 const BARE_CLAIM: &str =
     "insert into bare_claim (operation, fingerprint, answer) values (?1, ?2, ?3) on conflict do nothing";
 
@@ -41,7 +41,7 @@ pub(super) fn batches() -> Subject {
     }
 }
 
-fn through_the_ledger(directory: Arc<TempDir>) -> MeasuredBatch {
+pub(super) fn through_the_ledger(directory: Arc<TempDir>) -> MeasuredBatch {
     let mut prepared: Option<(Connection, FreshCalls)> = None;
     Box::new(move || {
         if prepared.is_none() {
@@ -98,7 +98,7 @@ fn bare_batch(connection: &mut Connection, calls: &[Call]) -> anyhow::Result<()>
     Ok(transaction.commit()?)
 }
 
-fn open(path: &Path) -> anyhow::Result<Connection> {
+pub(super) fn open(path: &Path) -> anyhow::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
@@ -107,7 +107,7 @@ fn open(path: &Path) -> anyhow::Result<Connection> {
 }
 
 /// Inserts the rows of a million operations. Returns calls of others.
-fn fill(connection: &mut Connection, row: &str) -> anyhow::Result<FreshCalls> {
+pub(super) fn fill(connection: &mut Connection, row: &str) -> anyhow::Result<FreshCalls> {
     let mut calls = FreshCalls::new();
     let transaction = connection.transaction()?;
     {
