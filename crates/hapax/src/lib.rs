@@ -37,6 +37,7 @@
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server; `PostgresLedger`, `PostgresOutbox` and dead letters |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
 //! | `s3` | `stores::FarAnswers`: large answers in a bucket of S3, beside any store |
+//! | `gcs` | the same in a bucket of Google Cloud Storage |
 //! | `spanner` | `stores::Spanner`: records in a database of Google Cloud Spanner |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL, and its runner |

@@ -6,17 +6,14 @@
 //! lent.rs         lends the library of the credentials our HTTP client, clock and sleep
 //! sign.rs         the header fields with which a request is signed
 //! json.rs         calls whose bodies are JSON, and what answers mean
-//! objects.rs      the calls of a bucket of S3
-//! xml.rs          the little of XML in its answers
 //! ```
 
 mod credentials;
 mod json;
 mod lent;
-mod objects;
 mod sign;
-mod xml;
 
 pub use credentials::AwsCredentials;
 pub use json::{AwsAnswer, AwsArrival, AwsCall, AwsClient, AwsEndpoint, AwsFailure, AwsRefusal};
-pub use objects::{BucketClient, BucketEndpoint, LifecycleRule, ObjectNames};
+#[cfg(feature = "objects")]
+pub(crate) use {json::OutgoingCall, sign::S3};

@@ -7,6 +7,7 @@ mod parse;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 #[cfg(feature = "tls")]
@@ -103,6 +104,13 @@ pub struct Host {
     pub name: String,
     /// The port, also if the URL leaves it out.
     pub port: u16,
+}
+
+impl Host {
+    /// Whether connections to it stay on this machine, as far as its name tells.
+    pub fn is_loopback(&self) -> bool {
+        self.name == "localhost" || self.name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
 }
 
 /// The name and the password of a user. Either may be missing.

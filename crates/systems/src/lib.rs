@@ -5,6 +5,8 @@
 
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
+#[cfg(feature = "gcs")]
+mod gcs;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "nats")]

@@ -96,6 +96,7 @@ systems! {
     "AWS SQS" Broker sqs feature "sqs" schemes ["sqs", "sqs+http"];
     "Google Cloud Pub/Sub" Broker pubsub feature "pubsub" schemes ["pubsub"];
     "AWS S3" Server s3 feature "s3" schemes ["s3"];
+    "Google Cloud Storage" Server gcs feature "gcs" schemes ["gs"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
     "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix", "redis+cluster", "rediss+cluster"];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];

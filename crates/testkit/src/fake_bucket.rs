@@ -1,4 +1,4 @@
-//! A bucket of S3 in memory, with faults that no real server has on demand.
+//! A bucket of S3 or of Google Cloud Storage in memory, with faults that no real server has on demand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,11 +13,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// A bucket `fake` on a free loopback port. It checks no signature, and takes one request a connection.
+///
+/// One of Google refuses a write that may replace an object, or has no checksum.
 #[derive(Debug)]
 pub struct FakeBucket {
+    service: BucketService,
     address: SocketAddr,
     contents: Arc<FakeContents>,
     listener: JoinHandle<()>,
+}
+
+/// Whose protocol a [`FakeBucket`] speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketService {
+    /// AWS S3.
+    S3,
+    /// Google Cloud Storage.
+    Google,
 }
 
 /// What is wrong with a [`FakeBucket`].
@@ -29,8 +41,10 @@ pub enum BucketFault {
     LosesAnswers,
     /// It waits until the fault is another one, and then does what it is asked.
     Held,
-    /// It takes no object.
+    /// It takes no object. One of Google says that the quota is used up.
     Full,
+    /// The last byte of each object changes on its way into the bucket.
+    Alters,
     /// It asks for fewer requests.
     Busy,
     /// It refuses everything.
@@ -43,10 +57,11 @@ pub enum BucketFault {
 
 #[derive(Debug)]
 struct FakeContents {
+    service: BucketService,
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
     /// The methods and paths of all requests.
     requests: Mutex<Vec<String>>,
-    /// The rules, as S3 writes them.
+    /// The rules, as the service writes them.
     lifecycle: Mutex<Option<String>>,
     fault: watch::Sender<Option<BucketFault>>,
 }
@@ -55,6 +70,8 @@ struct FakeRequest {
     method: String,
     /// With the query.
     path: String,
+    /// The lines of its head.
+    head: String,
     body: Vec<u8>,
 }
 
@@ -73,10 +90,11 @@ impl FakeBucket {
     /// # Cancel safety
     ///
     /// Safe to drop.
-    pub async fn start() -> io::Result<Self> {
+    pub async fn start(service: BucketService) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let contents = Arc::new(FakeContents {
+            service,
             objects: Mutex::default(),
             requests: Mutex::default(),
             lifecycle: Mutex::default(),
@@ -90,12 +108,16 @@ impl FakeBucket {
                 tokio::spawn(async move { contents.serve(stream).await.ok() });
             }
         });
-        Ok(Self { address, contents, listener })
+        Ok(Self { service, address, contents, listener })
     }
 
     /// The URL of answers under this prefix.
     pub fn answers(&self, prefix: &str) -> String {
-        format!("s3://fake/{prefix}?endpoint=http://{}", self.address)
+        let scheme = match self.service {
+            BucketService::S3 => "s3",
+            BucketService::Google => "gs",
+        };
+        format!("{scheme}://fake/{prefix}?endpoint=http://{}", self.address)
     }
 
     /// Sets the fault.
@@ -115,7 +137,7 @@ impl FakeBucket {
         *objects = changed.filter_map(|(name, content)| Some((name, change(content)?))).collect();
     }
 
-    /// Sets the rules of the bucket, as S3 writes them: `<Rule>…</Rule>`.
+    /// Sets the rules of the bucket, as its service writes them: `<Rule>…</Rule>`.
     pub fn set_lifecycle(&self, rules: &str) {
         *self.contents.lifecycle.lock() = Some(rules.to_owned());
     }
@@ -156,12 +178,8 @@ impl FakeContents {
     }
 
     fn answer(&self, request: &FakeRequest, fault: Option<BucketFault>) -> FakeAnswer {
-        let is_put = request.method == "PUT";
-        match fault {
-            Some(BucketFault::Forbidden) => return refusal("403 Forbidden", "AccessDenied"),
-            Some(BucketFault::Busy) => return refusal("503 Service Unavailable", "SlowDown"),
-            Some(BucketFault::Full) if is_put => return refusal("507 Insufficient Storage", "XMinioStorageFull"),
-            Some(_) | None => {}
+        if let Some(refusal) = self.refused(request, fault) {
+            return refusal;
         }
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         let name = path.trim_start_matches("/fake").trim_start_matches('/').to_owned();
@@ -174,16 +192,33 @@ impl FakeContents {
                 None if fault == Some(BucketFault::HidesMissing) => refusal("403 Forbidden", "AccessDenied"),
                 None => refusal("404 Not Found", "NoSuchKey"),
             },
+            ("PUT", false) if self.service == BucketService::Google && objects.contains_key(&name) => {
+                refusal("412 Precondition Failed", "PreconditionFailed")
+            }
             ("PUT", false) => {
-                objects.insert(name, request.body.clone());
+                objects.insert(name, arrived(request, fault));
                 FakeAnswer { status: "200 OK", body: Vec::new() }
             }
-            ("DELETE", false) => {
-                objects.remove(&name);
-                FakeAnswer { status: "204 No Content", body: Vec::new() }
-            }
+            ("DELETE", false) => match (objects.remove(&name), self.service) {
+                (None, BucketService::Google) => refusal("404 Not Found", "NoSuchKey"),
+                (Some(_), _) | (None, BucketService::S3) => FakeAnswer { status: "204 No Content", body: Vec::new() },
+            },
             _ => refusal("405 Method Not Allowed", "MethodNotAllowed"),
         }
+    }
+
+    fn refused(&self, request: &FakeRequest, fault: Option<BucketFault>) -> Option<FakeAnswer> {
+        let is_put = request.method == "PUT";
+        let is_google = self.service == BucketService::Google;
+        Some(match fault {
+            Some(BucketFault::Forbidden) => refusal("403 Forbidden", "AccessDenied"),
+            Some(BucketFault::Busy) if is_google => refusal("429 Too Many Requests", "TooManyRequests"),
+            Some(BucketFault::Busy) => refusal("503 Service Unavailable", "SlowDown"),
+            Some(BucketFault::Full) if is_put && is_google => refusal("403 Forbidden", "QuotaExceeded"),
+            Some(BucketFault::Full) if is_put => refusal("507 Insufficient Storage", "XMinioStorageFull"),
+            Some(_) | None if is_put && is_google => return refused_by_google(request, &arrived(request, fault)),
+            Some(_) | None => return None,
+        })
     }
 
     fn rules(&self) -> FakeAnswer {
@@ -195,6 +230,42 @@ impl FakeContents {
             None => refusal("404 Not Found", "NoSuchLifecycleConfiguration"),
         }
     }
+}
+
+/// The content of an object as it reaches the bucket.
+fn arrived(request: &FakeRequest, fault: Option<BucketFault>) -> Vec<u8> {
+    let mut content = request.body.clone();
+    if let (Some(BucketFault::Alters), Some(last)) = (fault, content.last_mut()) {
+        *last = !*last;
+    }
+    content
+}
+
+/// Why the service does not take this write: it must keep what is there, and have the checksum of what has arrived.
+fn refused_by_google(request: &FakeRequest, arrived: &[u8]) -> Option<FakeAnswer> {
+    let value = |name: &str| {
+        let mut fields = request.head.lines().filter_map(|line| line.split_once(": "));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
+    };
+    if value("x-goog-if-generation-match") != "0" {
+        return Some(refusal("400 Bad Request", "InvalidArgument"));
+    }
+    let checksum = crc32c(arrived).to_be_bytes();
+    (value("x-goog-hash") != format!("crc32c={}", base64(checksum))).then(|| refusal("400 Bad Request", "BadDigest"))
+}
+
+/// One bit after the other.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let next = |sum: u32, _| if sum & 1 == 1 { 0x82f6_3b78 ^ (sum >> 1) } else { sum >> 1 };
+    !bytes.iter().fold(u32::MAX, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), next))
+}
+
+/// Six characters for 32 bits, and two of padding.
+fn base64(bytes: [u8; 4]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = u64::from(u32::from_be_bytes(bytes)) << 4;
+    let digit = |place: u64| char::from(DIGITS[usize::try_from(bits >> (30 - 6 * place) & 63).unwrap_or(0)]);
+    (0..6).map(digit).chain("==".chars()).collect()
 }
 
 /// Lists two objects a call, so that few are enough for several calls.
@@ -241,5 +312,5 @@ async fn read_request(stream: &mut TcpStream) -> io::Result<Option<FakeRequest>>
             return Ok(None);
         }
     }
-    Ok(Some(FakeRequest { method, path, body: read.split_off(end) }))
+    Ok(Some(FakeRequest { method, path, head, body: read.split_off(end) }))
 }

@@ -40,7 +40,7 @@ mod virtual_time;
 
 pub use clock::ManualClock;
 pub use differential::differential;
-pub use fake_bucket::{BucketFault, FakeBucket};
+pub use fake_bucket::{BucketFault, BucketService, FakeBucket};
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use faulty_transaction::{FaultyTransaction, StatementFault};
 pub use ledger_runner::{LedgerBackend, LedgerTrial, ledger_main};

@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use super::AwsCredentials;
 use super::sign::UnsignedRequest;
-use super::xml;
 use crate::http::{AnswerLimits, HttpClient, RequestFailure, connection_of};
+use crate::xml;
 
 /// The media type of a body.
 const JSON: &str = "application/x-amz-json-1.0";
@@ -95,13 +95,13 @@ pub struct AwsCall {
 }
 
 /// A request without its signature. The field `host` is not among its own.
-pub(super) struct OutgoingCall {
-    pub(super) method: Method,
-    pub(super) uri: Uri,
-    pub(super) fields: Vec<(&'static str, String)>,
-    pub(super) body: Bytes,
+pub(crate) struct OutgoingCall {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) fields: Vec<(&'static str, String)>,
+    pub(crate) body: Bytes,
     /// As in [`AwsCall::time`].
-    pub(super) time: Option<Timestamp>,
+    pub(crate) time: Option<Timestamp>,
 }
 
 /// The answer to a call.
@@ -192,7 +192,7 @@ impl AwsClient {
     ///
     /// # Cancel safety
     /// If dropped, the service may have done it.
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         request: &OutgoingCall,
         limits: AnswerLimits,

@@ -11,7 +11,7 @@ use aws_sigv4::sign::v4::SigningParams;
 use hapax_core::{BoxError, Timestamp};
 
 /// The name of S3 in signatures.
-pub(super) const S3: &str = "s3";
+pub(crate) const S3: &str = "s3";
 
 /// A request that is to be signed.
 pub(super) struct UnsignedRequest<'a> {

@@ -5,8 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Token};
-use hapax_net::aws::{AwsCredentials, AwsFailure, BucketClient, BucketEndpoint, LifecycleRule};
+use hapax_net::aws::AwsCredentials;
+#[cfg(feature = "gcs")]
+use hapax_net::google::GoogleCredentials;
 use hapax_net::http::{AnswerLimits, HttpClient, HttpSettings};
+use hapax_net::objects::{BucketClient, BucketEndpoint, BucketFailure, LifecycleRule};
 use hapax_net::tls::{self, ServerTrust};
 
 use super::BucketUrl;
@@ -37,12 +40,16 @@ pub enum FoundObject {
 }
 
 impl AnswerBucket {
-    /// A bucket with the credentials of the usual places of AWS. Connects to nothing yet.
+    /// A bucket with the credentials of the usual places of AWS, or of Google for its buckets. Connects to nothing yet.
     ///
     /// # Errors
     /// `Unusable` if a file that the URL names cannot be used, or the system has no authorities for TLS.
     pub fn new(url: &BucketUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let http = http_client(url, &runtime)?;
+        #[cfg(feature = "gcs")]
+        if url.is_google() {
+            return Self::of_google(url, http, runtime);
+        }
         let credentials = AwsCredentials::from_chain(url.region(), http.clone(), Arc::clone(&runtime));
         Self::with(url, credentials, http, runtime)
     }
@@ -56,12 +63,22 @@ impl AnswerBucket {
         Self::with(url, AwsCredentials::of_key(key, secret), http, runtime)
     }
 
+    #[cfg(feature = "gcs")]
+    fn of_google(url: &BucketUrl, http: HttpClient, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        // A stand-in without TLS gets no token.
+        let credentials = match url.has_tls() {
+            true => GoogleCredentials::from_usual_places(Arc::clone(&runtime))?,
+            false => GoogleCredentials::of_a_stand_in(),
+        };
+        let client = BucketClient::of_google(&url.place(), credentials, limits_of(url), http, Arc::clone(&runtime));
+        Ok(Self { client, url: url.clone(), kept_for: None, runtime })
+    }
+
     fn with(url: &BucketUrl, credentials: AwsCredentials, http: HttpClient, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let uri = url.place().parse();
         let uri = uri.map_err(|error| invalid("the URL of the bucket is no URI").caused_by(error))?;
         let endpoint = BucketEndpoint { uri, region: url.region().to_owned(), credentials };
-        let limits = AnswerLimits { head: url.timeout, body: url.timeout };
-        let client = BucketClient::new(endpoint, limits, http, Arc::clone(&runtime))?;
+        let client = BucketClient::new(endpoint, limits_of(url), http, Arc::clone(&runtime))?;
         Ok(Self { client, url: url.clone(), kept_for: None, runtime })
     }
 
@@ -110,10 +127,7 @@ impl AnswerBucket {
             Ok(bytes) => return Ok(FoundObject::Bytes(bytes)),
             Err(failure) => failure,
         };
-        let code = match &failure {
-            AwsFailure::Refused(refusal) => &*refusal.code,
-            AwsFailure::NotSent(_) | AwsFailure::Unknown(_) => "",
-        };
+        let code = failure.code();
         // A denied access may hide that there is no object. It may have many other causes, so only a list counts.
         if code == "NoSuchKey" || code == "AccessDenied" && self.is_unlisted(name).await {
             return Ok(FoundObject::Missing);
@@ -171,7 +185,7 @@ impl AnswerBucket {
         self.client.delete(name).await.map_err(|failure| self.failed("does not remove an object", failure))
     }
 
-    fn failed(&self, what: &str, failure: AwsFailure) -> Error {
+    fn failed(&self, what: &str, failure: BucketFailure) -> Error {
         let error = Error::new(ErrorKind::NotApplied, format!("the bucket {} {what}", self.url));
         error.caused_by(failure).beside_store()
     }
@@ -181,6 +195,10 @@ impl AnswerBucket {
 fn written_under(name: &str) -> Option<Token> {
     let (token, _) = name.rsplit('/').next()?.split_once('-')?;
     token.parse().ok().filter(|_| token.len() == 20).map(Token)
+}
+
+fn limits_of(url: &BucketUrl) -> AnswerLimits {
+    AnswerLimits { head: url.timeout, body: url.timeout }
 }
 
 fn http_client(url: &BucketUrl, runtime: &Arc<dyn Runtime>) -> Result<HttpClient> {

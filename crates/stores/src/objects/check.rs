@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::Error;
 use hapax_core::store::{Finding, Severity};
-use hapax_net::aws::LifecycleRule;
+use hapax_net::objects::LifecycleRule;
 
 use super::AnswerBucket;
 use super::bucket::FoundObject;

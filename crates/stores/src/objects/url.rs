@@ -8,20 +8,23 @@ use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
 
 use crate::errors::invalid;
 
-/// The URL of a bucket of S3, or of what speaks its protocol, and what the names of its answers begin with.
+/// The URL of a bucket of S3, of what speaks its protocol, or of Google Cloud Storage, and what the names of its
+/// answers begin with.
 ///
 /// ```text
 /// s3://BUCKET/PREFIX
+/// gs://BUCKET/PREFIX
 /// ```
 ///
 /// | parameter | |
 /// |---|---|
-/// | `region=NAME` | the region of the bucket, `us-east-1` by default |
-/// | `endpoint=URL` | where a service other than AWS is, `http://127.0.0.1:9000` for instance. With `http`, answers go over the network in plain text |
+/// | `region=NAME` | the region of the bucket, `us-east-1` by default; not for `gs://` |
+/// | `endpoint=URL` | where a service other than AWS or Google is, `http://127.0.0.1:9000` for instance. With `http`, answers go over the network in plain text; for `gs://` it must then be on this host |
 /// | `ca=FILE` | the authorities that sign the certificate of such a service, in PEM |
 /// | `timeout=SECONDS` | how long a call may take until its answer begins, and how long the rest of the answer, 30 by default |
 ///
-/// The credentials come from the usual places of AWS, and never from the URL.
+/// The credentials come from the usual places of AWS, and never from the URL. For `gs://`, which needs the feature
+/// `gcs`, they are the Application Default Credentials. An endpoint with `https` gets a token, one with `http` none.
 ///
 /// ```
 /// use hapax::stores::BucketUrl;
@@ -39,7 +42,7 @@ pub struct BucketUrl {
 }
 
 const SHAPE: UrlShape = UrlShape {
-    schemes: &["s3"],
+    schemes: if cfg!(feature = "gcs") { &["s3", GOOGLE] } else { &["s3"] },
     port: HTTPS,
     what: "a bucket for answers",
     example: "s3://BUCKET/PREFIX, s3://shop-answers/hapax for instance",
@@ -59,6 +62,9 @@ const ENDPOINT: UrlShape = UrlShape {
     needs_path: false,
     parameters: &[],
 };
+
+/// The scheme of Google Cloud Storage.
+const GOOGLE: &str = "gs";
 
 const HTTPS: u16 = 443;
 
@@ -83,6 +89,11 @@ impl BucketUrl {
         self.url.parameter("region").unwrap_or("us-east-1")
     }
 
+    /// Whether it is a bucket of Google Cloud Storage.
+    pub(super) fn is_google(&self) -> bool {
+        self.url.scheme() == GOOGLE
+    }
+
     /// Whether the connections have TLS.
     pub(super) fn has_tls(&self) -> bool {
         !self.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"))
@@ -98,6 +109,7 @@ impl BucketUrl {
         let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
         match &self.endpoint {
             Some(endpoint) => format!("{endpoint}/{bucket}"),
+            None if self.is_google() => format!("https://storage.googleapis.com/{bucket}"),
             None if bucket.contains('.') => format!("https://s3.{region}.{domain}/{bucket}"),
             None => format!("https://{bucket}.s3.{region}.{domain}"),
         }
@@ -112,7 +124,9 @@ impl FromStr for BucketUrl {
     fn from_str(text: &str) -> Result<Self> {
         let url = SHAPE.parse(text)?;
         if url.user().is_some() || url.has_password() {
-            return Err(invalid("a URL of a bucket has no credentials: they come from the usual places of AWS"));
+            return Err(invalid(
+                "a URL of a bucket has no credentials: they come from the usual places of AWS or Google",
+            ));
         }
         let [host] = url.hosts() else { return Err(SHAPE.wrong()) };
         if host.port != HTTPS || !is_bucket(&host.name) {
@@ -129,7 +143,10 @@ impl FromStr for BucketUrl {
         if !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(invalid(format!("{region:?} is no name of a region")));
         }
-        let endpoint = url.parameter("endpoint").map(endpoint).transpose()?;
+        if url.scheme() == GOOGLE && !region.is_empty() {
+            return Err(invalid("a bucket of Google Cloud Storage is found without a region; leave it out"));
+        }
+        let endpoint = url.parameter("endpoint").map(|text| endpoint(text, url.scheme() == GOOGLE)).transpose()?;
         let timeout = url.seconds("timeout", 1..=300)?.unwrap_or(Duration::from_secs(30));
         Ok(Self { url, prefix, endpoint, timeout })
     }
@@ -149,11 +166,15 @@ fn is_prefix(prefix: &str) -> bool {
 }
 
 /// The endpoint without a `/` at its end.
-fn endpoint(text: &str) -> Result<String> {
+fn endpoint(text: &str, is_google: bool) -> Result<String> {
     let is_plain = text.to_ascii_lowercase().starts_with("http://");
     let shape = UrlShape { port: if is_plain { HTTP } else { HTTPS }, ..ENDPOINT };
     let url = shape.parse(text)?;
     match url.hosts() {
+        [host] if is_google && is_plain && !host.is_loopback() => Err(invalid(format!(
+            "the endpoint {host} has no TLS and is not on this host: a stand-in for Google Cloud Storage has an \
+             address such as http://127.0.0.1:9000"
+        ))),
         [host] if url.path().is_empty() && url.user().is_none() && !url.has_password() => {
             Ok(format!("{}://{host}", url.scheme()))
         }
@@ -164,7 +185,7 @@ fn endpoint(text: &str) -> Result<String> {
 /// The bucket and the prefix.
 impl fmt::Display for BucketUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s3://{}/{}", self.bucket(), self.prefix)
+        write!(f, "{}://{}/{}", self.url.scheme(), self.bucket(), self.prefix)
     }
 }
 
@@ -195,6 +216,28 @@ mod tests {
         }
         let url: BucketUrl = "s3://shop/a/b/?timeout=7".parse().unwrap();
         assert_eq!((url.prefix(), url.timeout, &*url.to_string()), ("a/b", Duration::from_secs(7), "s3://shop/a/b"));
+    }
+
+    #[cfg(feature = "gcs")]
+    #[test]
+    fn a_bucket_of_google_has_a_path_and_no_region() {
+        let url: BucketUrl = "gs://shop-answers/hapax/".parse().unwrap();
+        assert_eq!((url.place(), url.is_google()), ("https://storage.googleapis.com/shop-answers".into(), true));
+        assert_eq!((url.prefix(), &*url.to_string()), ("hapax", "gs://shop-answers/hapax"));
+        let stand_in: BucketUrl = "gs://shop/a?endpoint=http://127.0.0.1:9000".parse().unwrap();
+        assert_eq!((stand_in.place(), stand_in.has_tls()), ("http://127.0.0.1:9000/shop".into(), false));
+        for endpoint in ["http://localhost", "http://[::1]:80", "https://storage.europe-west3.rep.googleapis.com"] {
+            format!("gs://shop/a?endpoint={endpoint}").parse::<BucketUrl>().unwrap();
+        }
+        for (text, said) in [
+            ("gs://shop/a?region=eu", "without a region"),
+            ("gs://shop/a?endpoint=http://bucket.example:9000", "not on this host"),
+            ("gs://shop/a?endpoint=HTTP://10.0.0.1", "not on this host"),
+            ("gs://key:secret@shop/a", "usual places"),
+        ] {
+            let error = text.parse::<BucketUrl>().unwrap_err();
+            assert!(error.to_string().contains(said), "{text}: {error}");
+        }
     }
 
     #[test]

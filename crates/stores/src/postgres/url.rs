@@ -1,14 +1,13 @@
 //! The URL of a server: its address, credentials and certificates.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use hapax_core::journal::StorePlace;
 use hapax_core::{Error, Result};
 use hapax_net::tls::{self, ServerTrust};
-use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape};
+use hapax_net::url::{Host, HostCount, Login, ServerUrl, UrlShape};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use tokio_postgres::Config;
@@ -130,9 +129,7 @@ fn trust(url: &ServerUrl) -> Result<Option<ServerTrust>> {
 
 /// Whether the connection does not leave this host.
 fn is_local(url: &ServerUrl) -> bool {
-    let is_local =
-        |name: &str| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    url.hosts().iter().all(|host| is_local(&host.name))
+    url.hosts().iter().all(Host::is_loopback)
 }
 
 fn schema_message(name: &str) -> String {

@@ -13,10 +13,10 @@ use hapax_core::{
     Call, Completion, ErrorKind, Fingerprint, Gate, Millis, Owner, Policy, RecordKey, Rule, Seconds, Settings, State,
     Store, StoredAnswer, Timestamp, Token,
 };
-use hapax_stores::{FarAnswers, FarInspect};
-use hapax_testkit::{BucketFault, FakeBucket, Faulty, StoreFault, yield_now};
+use hapax_stores::{AnswerBucket, FarAnswers, FarInspect};
+use hapax_testkit::{BucketFault, BucketService, FakeBucket, Faulty, StoreFault, yield_now};
 
-use crate::inside::{Inside, InsideKind};
+use crate::inside::{FarKind, Inside};
 use crate::{bucket, runtime};
 
 /// Answers above this many bytes lie in the bucket.
@@ -38,13 +38,17 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new(kind: InsideKind) -> Self {
-        let fake = FakeBucket::start().await.unwrap();
-        let inside = Inside::new(kind).await;
+    async fn new(kind: FarKind) -> Self {
+        let fake = FakeBucket::start(kind.service).await.unwrap();
+        let inside = Inside::new(kind.inside).await;
         let faulty = Faulty::new(Arc::clone(&inside.store), runtime(), LONG);
         let store = FarAnswers::around(Arc::clone(&faulty) as _, bucket(&fake.answers("a")), INLINE, runtime());
         let store = store.wait(LONG);
         Self { fake, inside, faulty, store: Arc::new(store), rk: RecordKey::from_bytes([7; 16]) }
+    }
+
+    fn bucket(&self) -> AnswerBucket {
+        bucket(&self.fake.answers("a"))
     }
 
     fn protocol(&self) -> Protocol<'_> {
@@ -117,8 +121,8 @@ fn completion_of(grant: &Grant, answer: Bytes) -> Complete {
     }
 }
 
-pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let small = Bytes::from_static(&[b's'; INLINE]);
     let completed = fixture.store.complete(&fixture.rk, &completion_of(&grant, small.clone())).await.unwrap();
@@ -128,7 +132,7 @@ pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket(inside: In
     assert_eq!(fixture.store.fetch(completion.clone()).await.unwrap(), completion);
     assert_eq!(fixture.fake.requests(), [""; 0]);
 
-    let fixture = Fixture::new(inside).await;
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
@@ -143,8 +147,8 @@ pub(crate) async fn only_an_answer_above_the_limit_lies_in_the_bucket(inside: In
     assert!(names.len() == 1 && names[0].starts_with(&expected), "{names:?}");
 }
 
-pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirmed_it(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirmed_it(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     fixture.fake.set_fault(Some(BucketFault::Held));
@@ -166,8 +170,8 @@ pub(crate) async fn the_record_names_an_answer_only_after_the_bucket_has_confirm
 }
 
 /// As after a kill between the two: the object is there, and no record names it.
-pub(crate) async fn an_object_without_a_record_harms_nobody(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn an_object_without_a_record_harms_nobody(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     for (fault, is_recorded) in [
         (StoreFault::FailBefore(ErrorKind::NotApplied), false),
@@ -191,8 +195,8 @@ pub(crate) async fn an_object_without_a_record_harms_nobody(inside: InsideKind) 
     assert_eq!(fixture.store.fetch(fixture.completion().await).await.unwrap().answer, large('x'));
 }
 
-pub(crate) async fn a_bucket_that_fails_leaves_the_record_open(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn a_bucket_that_fails_leaves_the_record_open(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     let faults =
@@ -209,8 +213,8 @@ pub(crate) async fn a_bucket_that_fails_leaves_the_record_open(inside: InsideKin
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
 }
 
-pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let ask = completion_of(&grant, large('x'));
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Done);
@@ -218,23 +222,22 @@ pub(crate) async fn a_completion_that_is_repeated_writes_the_answer_again(inside
     assert_eq!(fixture.store.complete(&fixture.rk, &ask).await.unwrap(), Completed::Already);
     assert_eq!(fixture.store.fetch(fixture.completion().await).await.unwrap().answer, large('x'));
     // Another process keeps this answer in its records.
-    let near = FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&fixture.fake.answers("a")), 99, runtime());
+    let near = FarAnswers::around(Arc::clone(&fixture.inside.store), fixture.bucket(), 99, runtime());
     assert_eq!(near.complete(&fixture.rk, &ask).await.unwrap(), Completed::Already);
 }
 
-pub(crate) async fn an_answer_that_looks_like_a_pointer_is_none(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn an_answer_that_looks_like_a_pointer_is_none(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let pointer = hapax_core::AnswerPointer::new(b"another answer", "a/secret").encode();
-    let store =
-        FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&fixture.fake.answers("a")), 999, runtime());
+    let store = FarAnswers::around(Arc::clone(&fixture.inside.store), fixture.bucket(), 999, runtime());
     let grant = fixture.grant().await;
     store.complete(&fixture.rk, &completion_of(&grant, pointer.clone())).await.unwrap();
     assert_eq!(store.fetch(fixture.completion().await).await.unwrap().answer, pointer);
     assert_eq!(fixture.fake.requests(), [""; 0]);
 }
 
-pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
     let error = fixture.inside.store.fetch(fixture.completion().await).await.unwrap_err();
@@ -242,19 +245,19 @@ pub(crate) async fn a_store_without_the_bucket_cannot_give_its_answers(inside: I
     assert!(error.to_string().contains("bucket"), "{error}");
 }
 
-pub(crate) async fn an_answer_in_another_bucket_is_not_damaged(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn an_answer_in_another_bucket_is_not_damaged(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
-    let other = fixture.fake.answers("a").replace("s3://fake/", "s3://other/");
+    let other = fixture.fake.answers("a").replace("://fake/", "://other/");
     let store = FarAnswers::around(Arc::clone(&fixture.inside.store), bucket(&other), INLINE, runtime());
     let error = store.fetch(fixture.completion().await).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
     assert!(error.to_string().contains("bucket fake") && error.to_string().contains("other"), "{error}");
 }
 
-pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let (gate, runs) = (fixture.gate(), Arc::new(AtomicUsize::new(0)));
     let run = || {
         let runs = Arc::clone(&runs);
@@ -292,16 +295,17 @@ pub(crate) async fn an_answer_that_is_gone_is_damage_and_never_a_second_run(insi
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
-/// Writes the answer again, as a completion that is repeated does.
+/// Writes the answer again, as a completion that is repeated does. Google does not replace an altered one.
 async fn restore(fixture: &Fixture, content: &[u8]) {
+    fixture.fake.change_objects(|_| None);
     let Completion { answer, .. } = fixture.completion().await;
     let pointer = hapax_core::AnswerPointer::decode(&answer).unwrap();
     let name = pointer.path.strip_prefix("fake/").unwrap();
-    bucket(&fixture.fake.answers("a")).put(name, Bytes::copy_from_slice(content)).await.unwrap();
+    fixture.bucket().put(name, Bytes::copy_from_slice(content)).await.unwrap();
 }
 
-pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let gate = fixture.gate();
     gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
     let before = fixture.fake.requests();
@@ -314,8 +318,8 @@ pub(crate) async fn nothing_is_fetched_for_a_caller_that_gets_no_answer(inside: 
     assert_eq!(fixture.fake.requests().len(), before.len() + 1);
 }
 
-pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let gate = fixture.impatient_gate();
     fixture.fake.set_fault(Some(BucketFault::Full));
     let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
@@ -329,9 +333,9 @@ pub(crate) async fn the_journal_keeps_an_answer_until_the_bucket_takes_it(inside
     assert_eq!((copy.provenance, copy.answer), (Provenance::Replayed, "x".repeat(INLINE + 1)));
 }
 
-pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none(inside: InsideKind) {
+pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none(kind: FarKind) {
     for fault in [BucketFault::Full, BucketFault::Held] {
-        let fixture = Fixture::new(inside).await;
+        let fixture = Fixture::new(kind).await;
         let gate = fixture.impatient_gate();
         fixture.fake.set_fault(Some(fault));
         let ran = gate.run(fixture.call(), |_| async { Ok("x".repeat(INLINE + 1)) }).await.unwrap();
@@ -358,8 +362,8 @@ pub(crate) async fn small_answers_leave_the_journal_while_the_bucket_takes_none(
     }
 }
 
-pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
     let protocol = fixture.protocol();
     protocol.abandon(&fixture.rk, &Claim::from(&grant)).await.unwrap();
@@ -374,10 +378,10 @@ pub(crate) async fn the_verdict_of_an_operator_may_lie_in_the_bucket(inside: Ins
     assert_eq!(again, hapax_core::machine::Resolved::Yes);
 }
 
-pub(crate) async fn a_purge_removes_the_answers_of_the_record(inside: InsideKind) {
-    let fixture = Fixture::new(inside).await;
+pub(crate) async fn a_purge_removes_the_answers_of_the_record(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
     let grant = fixture.grant().await;
-    let inspect = FarInspect::around(Arc::clone(&fixture.inside.inspect), bucket(&fixture.fake.answers("a")));
+    let inspect = FarInspect::around(Arc::clone(&fixture.inside.inspect), fixture.bucket());
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('x'))).await.unwrap();
     // One of an attempt that lost, and one of a later attempt.
     fixture.store.complete(&fixture.rk, &completion_of(&grant, large('y'))).await.unwrap();
@@ -394,9 +398,9 @@ pub(crate) async fn a_purge_removes_the_answers_of_the_record(inside: InsideKind
     assert_eq!(fixture.fake.objects().into_values().collect::<Vec<_>>(), [large('z')]);
 }
 
-pub(crate) async fn a_check_finds_what_does_not_work() {
-    let fixture = Fixture::new(InsideKind::Memory).await;
-    let bucket = bucket(&fixture.fake.answers("a")).kept_for(Duration::from_secs(32 * 86_400));
+pub(crate) async fn a_check_finds_what_does_not_work(kind: FarKind) {
+    let fixture = Fixture::new(kind).await;
+    let bucket = fixture.bucket().kept_for(Duration::from_secs(32 * 86_400));
     let findings = async |fault| {
         fixture.fake.set_fault(fault);
         let findings = bucket.check().await;
@@ -405,15 +409,9 @@ pub(crate) async fn a_check_finds_what_does_not_work() {
     };
     let without_rules = findings(None).await;
     assert!(without_rules.contains("a lifecycle rule of 32 days for the prefix a/"), "{without_rules}");
-    let rule = |days| {
-        format!(
-            "<Rule><Status>Enabled</Status><Filter><Prefix>a/</Prefix></Filter>\
-             <Expiration><Days>{days}</Days></Expiration></Rule>"
-        )
-    };
-    fixture.fake.set_lifecycle(&rule(31));
+    fixture.fake.set_lifecycle(&removal(kind.service, 31));
     assert!(findings(None).await.contains("removes answers after 31 days"));
-    fixture.fake.set_lifecycle(&rule(32));
+    fixture.fake.set_lifecycle(&removal(kind.service, 32));
     assert_eq!(findings(None).await, "");
     assert!(fixture.fake.objects().is_empty(), "the check leaves nothing behind");
     let forbidden = findings(Some(BucketFault::Forbidden)).await;
@@ -422,10 +420,24 @@ pub(crate) async fn a_check_finds_what_does_not_work() {
     assert!(cut.contains("recorded answers cannot be given"), "{cut}");
 }
 
+/// A lifecycle rule that removes answers after these days.
+fn removal(service: BucketService, days: u32) -> String {
+    match service {
+        BucketService::S3 => format!(
+            "<Rule><Status>Enabled</Status><Filter><Prefix>a/</Prefix></Filter>\
+             <Expiration><Days>{days}</Days></Expiration></Rule>"
+        ),
+        BucketService::Google => format!(
+            "<Rule><Action><Delete/></Action><Condition><Age>{days}</Age><MatchesPrefix>a/</MatchesPrefix>\
+             </Condition></Rule>"
+        ),
+    }
+}
+
 /// Dropped before the write, while it runs, between the write and the record, and after that.
-pub(crate) async fn a_dropped_completion_can_be_repeated_wherever_it_was_dropped(inside: InsideKind) {
+pub(crate) async fn a_dropped_completion_can_be_repeated_wherever_it_was_dropped(kind: FarKind) {
     for (calls, has_written) in [(0, false), (0, true), (1, true), (2, true)] {
-        let fixture = Fixture::new(inside).await;
+        let fixture = Fixture::new(kind).await;
         let (grant, begun) = (fixture.grant().await, fixture.faulty.calls().len());
         let ask = completion_of(&grant, large('x'));
         let mut completing = Box::pin(fixture.store.complete(&fixture.rk, &ask));

@@ -1,4 +1,4 @@
-//! The stores that the tests put a bucket beside.
+//! The stores that the tests put a bucket beside, and the services of the buckets.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hapax_core::Store;
 use hapax_core::store::{Inspect, Memory};
 use hapax_stores::{Postgres, Redis, Sqlite};
+use hapax_testkit::BucketService;
 use hapax_testkit::servers::{PostgresServer, RedisKind, RedisServer, RedisServerOptions};
 
 use crate::runtime;
@@ -18,9 +19,36 @@ pub(crate) enum InsideKind {
     Postgres,
 }
 
-impl InsideKind {
-    pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Sqlite, Self::Redis, Self::Postgres];
+/// A store, and the service of the bucket beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct FarKind {
+    pub(crate) inside: InsideKind,
+    pub(crate) service: BucketService,
+}
 
+impl FarKind {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::of_s3(InsideKind::Memory),
+        Self::of_s3(InsideKind::Sqlite),
+        Self::of_s3(InsideKind::Redis),
+        Self::of_s3(InsideKind::Postgres),
+        Self { inside: InsideKind::Memory, service: BucketService::Google },
+        Self { inside: InsideKind::Sqlite, service: BucketService::Google },
+    ];
+
+    const fn of_s3(inside: InsideKind) -> Self {
+        Self { inside, service: BucketService::S3 }
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self.service {
+            BucketService::S3 => self.inside.name().to_owned(),
+            BucketService::Google => format!("{}_google", self.inside.name()),
+        }
+    }
+}
+
+impl InsideKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",

@@ -1,4 +1,4 @@
-//! Objects in a bucket: on MinIO, and on a bucket with faults.
+//! Objects in a bucket: on MinIO, and on buckets of S3 and of Google Cloud Storage with faults.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
@@ -14,9 +14,9 @@ use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Error, ErrorKind, Token};
 use hapax_stores::{AnswerBucket, BucketUrl, FoundObject};
 use hapax_testkit::servers::{self, MinioServer, Trial};
-use hapax_testkit::{BucketFault, FakeBucket};
+use hapax_testkit::{BucketFault, BucketService, FakeBucket};
 
-use self::inside::InsideKind;
+use self::inside::FarKind;
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -28,20 +28,33 @@ fn main() -> ExitCode {
         a_wrong_secret_and_a_missing_bucket_are_no_missing_object,
         a_bucket_that_is_down_is_used_again_when_it_is_back,
     ];
+    macro_rules! fake {
+        ($service:expr, $($name:ident),* $(,)?) => {
+            [$(fake($service, stringify!($name), move || $name($service))),*]
+        };
+    }
+    let fakes = [BucketService::S3, BucketService::Google].map(|service| {
+        fake![
+            service,
+            a_failure_is_never_a_missing_object,
+            a_call_that_is_not_answered_is_given_up,
+            a_write_without_an_answer_may_be_there_and_can_be_repeated,
+            a_denied_object_is_missing_only_if_a_list_shows_it,
+            only_objects_of_the_token_and_of_earlier_ones_are_listed,
+        ]
+    });
+    trials.extend(fakes.into_iter().flatten());
     trials.extend(tests![
         None,
-        a_failure_is_never_a_missing_object,
-        a_call_that_is_not_answered_is_given_up,
-        a_write_without_an_answer_may_be_there_and_can_be_repeated,
-        a_denied_object_is_missing_only_if_a_list_shows_it,
-        only_objects_of_the_token_and_of_earlier_ones_are_listed,
+        an_object_of_google_is_never_replaced,
+        an_object_that_changes_on_its_way_is_refused_by_google,
     ]);
     macro_rules! far {
         ($kind:expr, $($name:ident),* $(,)?) => {
             [$(far($kind, stringify!($name), move || far::$name($kind))),*]
         };
     }
-    let far = InsideKind::ALL.map(|kind| {
+    let far = FarKind::ALL.map(|kind| {
         far![
             kind,
             only_an_answer_above_the_limit_lies_in_the_bucket,
@@ -59,23 +72,32 @@ fn main() -> ExitCode {
             the_verdict_of_an_operator_may_lie_in_the_bucket,
             a_purge_removes_the_answers_of_the_record,
             a_dropped_completion_can_be_repeated_wherever_it_was_dropped,
+            a_check_finds_what_does_not_work,
         ]
     });
     trials.extend(far.into_iter().flatten());
-    trials.push(test(None, "a_check_finds_what_does_not_work", far::a_check_finds_what_does_not_work));
     servers::main(trials)
 }
 
 /// A test of a store with a bucket, around a store of this kind.
-fn far<F: Future<Output = ()> + 'static>(
-    kind: InsideKind,
-    name: &str,
-    run: impl FnOnce() -> F + Send + 'static,
-) -> Trial {
-    match kind.service() {
+fn far<F: Future<Output = ()> + 'static>(kind: FarKind, name: &str, run: impl FnOnce() -> F + Send + 'static) -> Trial {
+    match kind.inside.service() {
         Some(service) => servers::test(name, service, run),
         None => test(None, &format!("{}::{name}", kind.name()), run),
     }
+}
+
+/// A test of a bucket of this service.
+fn fake<F: Future<Output = ()> + 'static>(
+    service: BucketService,
+    name: &str,
+    run: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
+    let name = match service {
+        BucketService::S3 => name.to_owned(),
+        BucketService::Google => format!("google::{name}"),
+    };
+    test(None, &name, run)
 }
 
 fn test<F: Future<Output = ()> + 'static>(
@@ -100,7 +122,12 @@ fn runtime() -> Arc<dyn Runtime> {
 }
 
 fn bucket(url: &str) -> AnswerBucket {
+    let is_google = url.starts_with("gs:");
     let url: BucketUrl = url.parse().unwrap();
+    if is_google {
+        // A stand-in without TLS gets no token.
+        return AnswerBucket::new(&url, runtime()).unwrap();
+    }
     AnswerBucket::with_key(&url, (MinioServer::KEY, MinioServer::SECRET), runtime()).unwrap()
 }
 
@@ -163,42 +190,46 @@ async fn a_bucket_that_is_down_is_used_again_when_it_is_back() {
     assert_eq!(bucket.get("objects/y").await.unwrap(), FoundObject::Missing);
 }
 
-async fn a_failure_is_never_a_missing_object() {
-    let fake = FakeBucket::start().await.unwrap();
+async fn a_failure_is_never_a_missing_object(service: BucketService) {
+    let fake = FakeBucket::start(service).await.unwrap();
     let bucket = bucket(&fake.answers("a"));
     bucket.put("a/x", Bytes::from_static(b"content")).await.unwrap();
+    let (scheme, busy, full) = match service {
+        BucketService::S3 => ("s3", "SlowDown", "XMinioStorageFull"),
+        BucketService::Google => ("gs", "TooManyRequests", "QuotaExceeded"),
+    };
     for (fault, said) in [
         (BucketFault::Down, "no whole answer came"),
-        (BucketFault::Busy, "SlowDown"),
+        (BucketFault::Busy, busy),
         (BucketFault::Forbidden, "AccessDenied"),
         (BucketFault::Cuts, "no whole answer came"),
         (BucketFault::LosesAnswers, "no whole answer came"),
     ] {
         fake.set_fault(Some(fault));
         let error = refused(bucket.get("a/x").await);
-        assert!(error.contains("s3://fake/a") && error.contains(said), "{fault:?}: {error}");
+        assert!(error.contains(&format!("{scheme}://fake/a")) && error.contains(said), "{fault:?}: {error}");
         // Each call is sent once. Who is forbidden to read is asked to read another object.
         fake.set_fault(None);
         assert_eq!(bucket.get("a/x").await.unwrap(), found(b"content"));
     }
     fake.set_fault(Some(BucketFault::Full));
     let error = refused(bucket.put("a/y", Bytes::from_static(b"y")).await);
-    assert!(error.contains("XMinioStorageFull"), "{error}");
+    assert!(error.contains(full), "{error}");
     assert_eq!(bucket.get("a/x").await.unwrap(), found(b"content"), "a full bucket still gives what it has");
     let sent = fake.requests().iter().filter(|request| *request == "PUT /fake/a/y").count();
     assert_eq!(sent, 1, "it is not sent again");
 }
 
-async fn a_call_that_is_not_answered_is_given_up() {
-    let fake = FakeBucket::start().await.unwrap();
+async fn a_call_that_is_not_answered_is_given_up(service: BucketService) {
+    let fake = FakeBucket::start(service).await.unwrap();
     let bucket = bucket(&format!("{}&timeout=1", fake.answers("a")));
     fake.set_fault(Some(BucketFault::Held));
     let error = refused(bucket.put("a/x", Bytes::from_static(b"x")).await);
     assert!(error.contains("does not answer within"), "{error}");
 }
 
-async fn a_write_without_an_answer_may_be_there_and_can_be_repeated() {
-    let fake = FakeBucket::start().await.unwrap();
+async fn a_write_without_an_answer_may_be_there_and_can_be_repeated(service: BucketService) {
+    let fake = FakeBucket::start(service).await.unwrap();
     let bucket = bucket(&fake.answers("a"));
     fake.set_fault(Some(BucketFault::LosesAnswers));
     refused(bucket.put("a/x", Bytes::from_static(b"x")).await);
@@ -208,8 +239,8 @@ async fn a_write_without_an_answer_may_be_there_and_can_be_repeated() {
     assert_eq!(bucket.get("a/x").await.unwrap(), found(b"x"));
 }
 
-async fn a_denied_object_is_missing_only_if_a_list_shows_it() {
-    let fake = FakeBucket::start().await.unwrap();
+async fn a_denied_object_is_missing_only_if_a_list_shows_it(service: BucketService) {
+    let fake = FakeBucket::start(service).await.unwrap();
     let bucket = bucket(&fake.answers("a"));
     fake.set_fault(Some(BucketFault::HidesMissing));
     assert_eq!(bucket.get("a/x").await.unwrap(), FoundObject::Missing);
@@ -218,8 +249,8 @@ async fn a_denied_object_is_missing_only_if_a_list_shows_it() {
     refused(bucket.get("a/x").await);
 }
 
-async fn only_objects_of_the_token_and_of_earlier_ones_are_listed() {
-    let fake = FakeBucket::start().await.unwrap();
+async fn only_objects_of_the_token_and_of_earlier_ones_are_listed(service: BucketService) {
+    let fake = FakeBucket::start(service).await.unwrap();
     let bucket = bucket(&fake.answers("a"));
     let name = |folder: &str, token: u64| format!("a/{folder}/{token:020}-00");
     for token in 1..=6 {
@@ -234,4 +265,26 @@ async fn only_objects_of_the_token_and_of_earlier_ones_are_listed() {
     let listed: Vec<String> = (1..=5).map(|token| name("r", token)).collect();
     assert_eq!(bucket.names_up_to("a/r", Token(5)).await.unwrap(), listed);
     assert_eq!(bucket.names_up_to("a/absent", Token(5)).await.unwrap(), [""; 0]);
+}
+
+async fn an_object_of_google_is_never_replaced() {
+    let fake = FakeBucket::start(BucketService::Google).await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    bucket.put("a/x", Bytes::from_static(b"first")).await.unwrap();
+    bucket.put("a/x", Bytes::from_static(b"first")).await.unwrap();
+    let error = refused(bucket.put("a/x", Bytes::from_static(b"other")).await);
+    assert!(error.contains("is not replaced"), "{error}");
+    assert_eq!(bucket.get("a/x").await.unwrap(), found(b"first"));
+    bucket.delete("a/x").await.unwrap();
+    bucket.delete("a/x").await.unwrap();
+    bucket.put("a/x", Bytes::from_static(b"other")).await.unwrap();
+}
+
+async fn an_object_that_changes_on_its_way_is_refused_by_google() {
+    let fake = FakeBucket::start(BucketService::Google).await.unwrap();
+    let bucket = bucket(&fake.answers("a"));
+    fake.set_fault(Some(BucketFault::Alters));
+    let error = refused(bucket.put("a/x", Bytes::from_static(b"content")).await);
+    assert!(error.contains("BadDigest"), "{error}");
+    assert!(fake.objects().is_empty());
 }

@@ -28,8 +28,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("Where answers above --inline are kept, instead of in their records: {answers} [default: none]")
         .details(
             "Every gateway on the same store needs the same bucket. The bucket removes old answers by its lifecycle \
-             rules. Parameters: ?region=NAME, &endpoint=URL of a service other than AWS, &ca=FILE, &timeout=SECONDS. \
-             The credentials come from the usual places of AWS.",
+             rules. Parameters: ?region=NAME, &endpoint=URL of a service other than AWS or Google, &ca=FILE, \
+             &timeout=SECONDS. The credentials come from the usual places of AWS or Google.",
         ),
     SettingSpec::new(TABLE, "inline", "HAPAX_INLINE")
         .value("BYTES")

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 /// The text in the first element of this name. None if there is no such element.
-pub(super) fn text(xml: &str, name: &str) -> Option<String> {
+pub(crate) fn text(xml: &str, name: &str) -> Option<String> {
     elements(xml, name).next().map(|content| unescaped(content.trim()).into_owned())
 }
 
 /// The contents of the elements with this name, in their order. A nested element of the same name is part of the outer
 /// one.
-pub(super) fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+pub(crate) fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (begin, end, empty) = (format!("<{name}>"), format!("</{name}>"), format!("<{name}/>"));
     let mut rest = xml;
     std::iter::from_fn(move || {
