@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::broker::Delivery;
+use hapax_core::broker::{Delivery, Message, Position};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// How long a delivery is remembered whose lease has ended: a handler that still runs settles it at its end.
@@ -29,10 +29,26 @@ pub(crate) struct OpenDelivery {
     /// Whether the service has refused to extend its lease. It is acknowledged all the same: the message is done.
     pub(crate) has_left: bool,
     group: Option<Bytes>,
+    message: Option<Bytes>,
     /// Whether the end of its lease was told.
     is_told: bool,
     /// Held while a request about it is on its way.
     pub(crate) turns: Arc<Mutex<()>>,
+}
+
+/// A delivery of a message group whose lease has ended.
+pub(crate) struct EndedDelivery {
+    pub(crate) group: Bytes,
+    /// The id of the message, if it has one.
+    pub(crate) message: Option<Bytes>,
+}
+
+/// The id of a message, which its copies share.
+pub(crate) fn id_of(message: &Message) -> Option<Bytes> {
+    match &message.coordinates.as_ref()?.position {
+        Position::Id(id) => Some(id.clone()),
+        Position::Number(_) => None,
+    }
 }
 
 impl OpenDeliveries {
@@ -41,8 +57,8 @@ impl OpenDeliveries {
         self.sweep(received);
         let until = delivery.leased_until.unwrap_or(received);
         let group = delivery.message.ordering_key.clone();
-        let turns = Arc::default();
-        let open = OpenDelivery { received, until, has_left: false, group, is_told: false, turns };
+        let (message, turns) = (id_of(&delivery.message), Arc::default());
+        let open = OpenDelivery { received, until, has_left: false, group, message, is_told: false, turns };
         self.by_number.insert(delivery.id.number, open);
     }
 
@@ -61,11 +77,16 @@ impl OpenDeliveries {
     /// The message groups of deliveries whose lease has ended, each delivery once: it arrives again, behind those of
     /// its group that have arrived by now.
     pub(crate) fn take_ended_groups(&mut self, now: Duration) -> BTreeSet<Bytes> {
+        self.take_ended(now).into_iter().map(|ended| ended.group).collect()
+    }
+
+    /// The deliveries of message groups whose lease has ended, each once.
+    pub(crate) fn take_ended(&mut self, now: Duration) -> Vec<EndedDelivery> {
         let ended = self.by_number.values_mut().filter(|open| open.until <= now && !open.is_told);
         ended
             .filter_map(|open| {
                 open.is_told = true;
-                open.group.clone()
+                Some(EndedDelivery { group: open.group.clone()?, message: open.message.clone() })
             })
             .collect()
     }

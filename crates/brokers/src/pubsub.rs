@@ -9,6 +9,7 @@
 //! pulls.rs     keeps a stream of messages open
 //! headers.rs   headers that attributes cannot hold
 //! message.rs   from a message to a delivery
+//! ended.rs     the keys of messages whose leases have ended
 //! settle.rs    acknowledges messages, and moves the ends of leases
 //! sink.rs      the other direction: publishes events
 //! ```
@@ -16,6 +17,7 @@
 mod admin;
 mod answers;
 mod api;
+mod ended;
 mod headers;
 mod message;
 mod messages;
@@ -26,18 +28,20 @@ mod sink;
 mod stand_in;
 mod url;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hapax_core::Result;
 use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Room, Settle, Source};
 use hapax_core::runtime::{Runtime, timeout};
 use tracing::warn;
 
 use self::api::PubSubApi;
+use self::ended::EndedKeys;
 use self::message::TopicReader;
 use self::messages::Subscription;
 use self::pulls::{Pulled, Pulls};
@@ -89,6 +93,7 @@ pub struct PubSubSource {
     reader: TopicReader,
     /// Messages that arrived and found no room yet.
     waiting: VecDeque<Delivery>,
+    ended: EndedKeys,
     /// When their leases are extended next.
     extend_at: Duration,
     lease: Duration,
@@ -133,6 +138,7 @@ impl PubSubSource {
             pulls: Pulls::start(url, &subscription, &runtime),
             reader,
             waiting: VecDeque::new(),
+            ended: EndedKeys::default(),
             extend_at: Duration::ZERO,
             lease,
             settle: Arc::new(settle),
@@ -146,16 +152,21 @@ impl PubSubSource {
     /// The failure of the stream, which brought no message.
     fn receive(&mut self, pulled: Pulled) -> Result<()> {
         let (messages, at) = pulled?;
-        // A later message of the key may still be in the stream. It runs before the ended one comes again.
         self.forget_ended();
+        self.ended.pass(at);
         if self.waiting.is_empty() {
             self.extend_at = at + self.lease / 3;
         }
+        let mut given = Vec::new();
         for message in messages {
             let delivery = self.reader.read(message, at);
             self.settle.arrived(&delivery, at);
-            self.waiting.push_back(delivery);
+            match self.ended.away(&delivery.message, at) {
+                Some(away) => given.push((delivery, away)),
+                None => self.waiting.push_back(delivery),
+            }
         }
+        self.give_back(given);
         Ok(())
     }
 
@@ -175,7 +186,9 @@ impl PubSubSource {
     /// Forgets deliveries whose lease has ended, as the service delivers them again. The later ones of their keys go
     /// back before that, also if the earlier one is with the worker.
     fn forget_ended(&mut self) {
-        let mut keys = self.settle.take_ended_keys();
+        let noted = self.settle.take_ended();
+        let mut keys: BTreeSet<Bytes> = noted.iter().map(|ended| ended.group.clone()).collect();
+        self.ended.note(noted, self.runtime.boottime_now());
         let ended = |waiting: &Delivery| !self.settle.is_ours(&waiting.id);
         if keys.is_empty() && !self.waiting.iter().any(ended) {
             return;
@@ -187,13 +200,18 @@ impl PubSubSource {
                 keys.extend(key);
                 forgotten.push(waiting);
             } else if key.is_some_and(|key| keys.contains(&key)) {
-                given.push(waiting);
+                given.push((waiting, Duration::ZERO));
             } else {
                 kept.push_back(waiting);
             }
         }
         self.waiting = kept;
         self.settle.forget(&forgotten);
+        self.give_back(given);
+    }
+
+    /// Gives deliveries back, each for so long. In a task, as above.
+    fn give_back(&self, given: Vec<(Delivery, Duration)>) {
         if !given.is_empty() {
             let settle = Arc::clone(&self.settle);
             self.runtime.spawn(Box::pin(async move { settle.give_back(given).await }));
@@ -202,7 +220,7 @@ impl PubSubSource {
 
     async fn give_back_waiting(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
-        self.settle.give_back(waiting.into()).await;
+        self.settle.give_back(waiting.into_iter().map(|delivery| (delivery, Duration::ZERO)).collect()).await;
     }
 
     /// Takes deliveries that there is room for.

@@ -40,7 +40,7 @@
 //! | JetStream | pulls as many as there is room for | `Ack` is a double ack, `Extend` is in-progress, `Retry` is a nak with delay | `Each`, redelivers, lease `ack_wait`, delay |
 //! | AMQP | prefetch; what arrives without room waits in the source | `Ack` for one tag, never `multiple`, and no broker confirms it: `Ok` means handed to the connection; `Retry` is a nack, so the worker waits first | `Each`, redelivers, no lease, no delay |
 //! | SQS | receives at most 10 | batches of 10: delete, change visibility; `Extend` stops 12 h after the receive | `Each`, redelivers, lease with a longest time, delay |
-//! | Pub/Sub | a stream; the source keeps the handlers of the driver, because a dropped one nacks | confirmed ack, modify deadline; `Retry` is deadline 0, so the worker waits first | `Each`, redelivers, lease, no delay |
+//! | Pub/Sub | a stream, which a task reads; no room leaves the rest in it | unary acknowledge and modify deadline; `Retry` is a deadline as long as its delay | `Each`, redelivers, lease, delay |
 //! | SQLite queue | leases rows | deletes a row by its id and lease, moves the end of a lease | `Each`, redelivers, lease, delay, keeps order |
 //!
 //! | | [`Lane`] | [`DeliveryId::number`] | [`DeliveryId::handle`] | [`Message::ordering_key`] | [`Delivery::attempt`] |
@@ -49,7 +49,7 @@
 //! | JetStream | stream, 0, 1: a delivery outlives its connection | a counter | reply subject | a header, if one is chosen | delivery count |
 //! | AMQP | queue, 0, the number of the channel | delivery tag | – | the routing key or a header, if one is chosen | `x-delivery-count` + 1 of quorum queues, from the second delivery on |
 //! | SQS | queue, 0, 0 | a counter | receipt handle | message group | receive count |
-//! | Pub/Sub | subscription, 0, the number of the stream | a counter | ack id | ordering key | delivery attempt, if dead-lettering is on |
+//! | Pub/Sub | subscription, 0, 0 | a counter | ack id | ordering key | delivery attempt, if dead-lettering is on |
 //! | SQLite queue | queue, 0, 0 | a counter | row id and lease | the column | the column |
 
 mod dead;

@@ -29,6 +29,9 @@ pub(crate) trait FindCredentials: Send + Sync + 'static {
     /// The failure of a search that has taken this long.
     fn late(limit: Duration) -> Self::Failure;
 
+    /// The failure of a search that has ended without a result: it has panicked.
+    fn broken() -> Self::Failure;
+
     /// When credentials end. None: never.
     fn end(found: &Self::Found) -> Option<SystemTime>;
 
@@ -131,10 +134,11 @@ impl<F: FindCredentials> RenewedCredentials<F> {
     }
 
     async fn search(&self) {
+        let mut running = RunningSearch { renewed: self, has_ended: false };
         let found = timeout(&*self.runtime, PATIENCE, self.places.find()).await;
         let found = found.unwrap_or_else(|| Err(F::late(PATIENCE)));
         let (mut state, now) = (self.state.lock(), self.runtime.boottime_now());
-        (state.is_searching, state.ended) = (false, now);
+        (state.is_searching, state.ended, running.has_ended) = (false, now, true);
         match found {
             Ok(credentials) => {
                 state.kept = Some(KeptCredentials { credentials, found: now, is_refused: false });
@@ -144,6 +148,27 @@ impl<F: FindCredentials> RenewedCredentials<F> {
         }
         drop(state);
         self.has_ended.notify_waiters();
+    }
+}
+
+/// A search. If it panics, the next caller searches again.
+struct RunningSearch<'a, F: FindCredentials> {
+    renewed: &'a RenewedCredentials<F>,
+    has_ended: bool,
+}
+
+impl<F: FindCredentials> Drop for RunningSearch<'_, F> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let RenewedCredentials { state, has_ended, runtime, .. } = self.renewed;
+        {
+            let mut state = state.lock();
+            (state.is_searching, state.ended) = (false, runtime.boottime_now());
+            state.failure = Some(Arc::new(F::broken()));
+        }
+        has_ended.notify_waiters();
     }
 }
 
@@ -164,5 +189,54 @@ impl<F: FindCredentials> KeptCredentials<F> {
     fn left(&self, runtime: &dyn Runtime) -> Option<Duration> {
         let now = UNIX_EPOCH + Duration::from_micros(runtime.wall_now().0);
         F::end(&self.credentials).map(|end| end.duration_since(now).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hapax_core::runtime::Tokio;
+
+    use super::*;
+
+    /// Panics at the first search, and finds the number of the search later.
+    #[derive(Default)]
+    struct Panicking(AtomicUsize);
+
+    impl FindCredentials for Panicking {
+        type Found = usize;
+        type Failure = &'static str;
+
+        fn find(&self) -> BoxFuture<'_, Result<usize, &'static str>> {
+            Box::pin(async {
+                let number = self.0.fetch_add(1, Ordering::Relaxed);
+                assert!(number > 0, "the first search of this test panics");
+                Ok(number)
+            })
+        }
+
+        fn late(_limit: Duration) -> &'static str {
+            "late"
+        }
+
+        fn broken() -> &'static str {
+            "broken"
+        }
+
+        fn end(_found: &usize) -> Option<SystemTime> {
+            None
+        }
+
+        fn is_same(one: &usize, other: &usize) -> bool {
+            one == other
+        }
+    }
+
+    #[tokio::test]
+    async fn a_search_that_panics_has_failed_and_the_next_caller_searches_again() {
+        let renewed = Arc::new(RenewedCredentials::new(Panicking::default(), Arc::new(Tokio::current())));
+        assert_eq!(renewed.current().await, Err(Arc::new("broken")));
+        assert_eq!(renewed.current().await, Ok(1));
     }
 }

@@ -1,13 +1,12 @@
 //! Settles deliveries in batches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures_util::future::join_all;
 use hapax_core::broker::{Delivery, DeliveryId, Lane, Settle, Settlement};
 use hapax_core::runtime::{BoxFuture, Runtime};
@@ -19,7 +18,7 @@ use super::api::{NamedSubscription, PubSubResult};
 use super::url::LONGEST_DEADLINE;
 use crate::batch::{BatchLimits, Batcher};
 use crate::errors::{invalid, not_applied, unknown};
-use crate::open::{DeliveryTurn, OpenDeliveries};
+use crate::open::{DeliveryTurn, EndedDelivery, OpenDeliveries};
 
 /// The largest request. The service takes 512 KiB.
 const BATCH: BatchLimits = BatchLimits { entries: 1000, bytes: 256 << 10 };
@@ -98,9 +97,9 @@ impl PubSubSettle {
         }
     }
 
-    /// The ordering keys of deliveries whose lease has ended since the last call, also with a worker.
-    pub(super) fn take_ended_keys(&self) -> BTreeSet<Bytes> {
-        self.open.lock().take_ended_groups(self.runtime.boottime_now())
+    /// The deliveries with ordering keys whose lease has ended since the last call, also with a worker.
+    pub(super) fn take_ended(&self) -> Vec<EndedDelivery> {
+        self.open.lock().take_ended(self.runtime.boottime_now())
     }
 
     /// Extends the leases of deliveries that no worker has yet. One that fails is tried again before its lease ends.
@@ -113,9 +112,9 @@ impl PubSubSettle {
         self.open.lock().get(id.number).map(|open| open.until)
     }
 
-    /// Gives back deliveries that no worker got.
-    pub(super) async fn give_back(&self, waiting: Vec<Delivery>) {
-        let given = waiting.into_iter().map(|delivery| self.settle_one(delivery.id, Settlement::Retry(Duration::ZERO)));
+    /// Gives back deliveries that no worker got, each for so long.
+    pub(super) async fn give_back(&self, waiting: Vec<(Delivery, Duration)>) {
+        let given = waiting.into_iter().map(|(delivery, away)| self.settle_one(delivery.id, Settlement::Retry(away)));
         // Otherwise they arrive again after their lease.
         let _ = join_all(given.collect::<Vec<_>>()).await;
     }

@@ -136,12 +136,13 @@ impl StandInStream {
         self.sender.send_data(frame.freeze(), false).unwrap();
     }
 
-    /// Sends messages of one ordering key, whose ack ids are their data.
+    /// Sends messages of one ordering key, whose ack ids and message ids are their data.
     pub(super) fn send_messages(&mut self, texts: &[&str]) {
         let message = |text: &&str| {
             let message = TopicMessage {
                 data: Bytes::copy_from_slice(text.as_bytes()),
                 ordering_key: "k".into(),
+                message_id: (*text).to_owned(),
                 ..TopicMessage::default()
             };
             PulledMessage { ack_id: (*text).to_owned(), message: Some(message), delivery_attempt: 0 }

@@ -158,6 +158,16 @@ async fn messages_behind_one_whose_lease_has_ended_go_back() {
     let call = call_while_idle(&mut source, &mut service).await;
     let request: ModifyAckDeadlineRequest = call.read();
     assert_eq!((request.ack_ids, request.ack_deadline_seconds), (vec!["b".to_owned(), "c".to_owned()], 0));
+    call.answer(&Nothing {});
+    // One that was sent before the end of the lease stays away until it is clear that it was sent after it.
+    stream.send_messages(&["d"]);
+    let call = call_while_idle(&mut source, &mut service).await;
+    let request: ModifyAckDeadlineRequest = call.read();
+    assert_eq!(request.ack_ids, ["d"]);
+    assert!((1..=2).contains(&request.ack_deadline_seconds), "{request:?}");
+    call.answer(&Nothing {});
+    stream.send_messages(&["a", "b", "c", "d"]);
+    assert_eq!(texts(&mut source, room(10)).await, ["a", "b", "c", "d"]);
 }
 
 #[tokio::test]

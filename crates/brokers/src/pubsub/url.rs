@@ -3,7 +3,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hapax_core::{Error, Result};
-use hapax_net::url::{HostCount, Login, ServerUrl, UrlShape, is_endpoint};
+use hapax_net::url::{Host, HostCount, Login, ServerUrl, UrlShape, is_endpoint};
 
 use crate::errors::invalid;
 
@@ -18,6 +18,7 @@ use crate::errors::invalid;
 /// |---|---|
 /// | `deadline=SECONDS` | the lease of a message, 60 by default, from 10 to 600 |
 /// | `endpoint=URL` | another address of the service: `https://` for a region, such as `https://europe-west1-pubsub.googleapis.com`; `http://` for an emulator, which gets no credentials |
+/// | `plain=yes` | allows an emulator on another host. Messages then go over the network in plain text |
 ///
 /// The credentials are the Application Default Credentials, and never in the URL.
 ///
@@ -54,7 +55,7 @@ const SOURCE: UrlShape = UrlShape {
     hosts: HostCount::Several,
     login: Login::AnyUser,
     needs_path: true,
-    parameters: &["deadline", "endpoint"],
+    parameters: &["deadline", "endpoint", "plain"],
 };
 
 /// The longest lease, in seconds, and the longest delay of a message.
@@ -75,7 +76,27 @@ impl PubSubPlace {
         if let Some(endpoint) = url.parameter("endpoint").filter(|endpoint| !is_endpoint(endpoint)) {
             return Err(invalid(format!("the endpoint is http://HOST:PORT or https://HOST, not `{endpoint}`")));
         }
-        Ok(Self { url })
+        let place = Self { url };
+        place.check_plain()?;
+        Ok(place)
+    }
+
+    /// Refuses an emulator on another host, unless the URL allows it.
+    fn check_plain(&self) -> Result<()> {
+        let is_allowed = match self.url.parameter("plain") {
+            None => false,
+            Some("yes") => true,
+            Some(other) => return Err(invalid(format!("plain is `yes` or left out, not `{other}`"))),
+        };
+        let Some(address) = self.endpoint().strip_prefix("http://") else { return Ok(()) };
+        let host = address.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(address, |(host, _)| host);
+        let host = Host { name: host.trim_matches(['[', ']']).to_owned(), port: HTTPS };
+        if is_allowed || host.is_loopback() {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "the endpoint `{address}` has no TLS and is not on this host: use https, or allow it with plain=yes"
+        )))
     }
 
     pub(super) fn project(&self) -> &str {
@@ -167,6 +188,16 @@ mod tests {
         assert!(region.place.is_google());
         let emulator: PubSubUrl = "pubsub://p/orders?endpoint=http://127.0.0.1:8085".parse().unwrap();
         assert_eq!((emulator.place.endpoint(), emulator.place.is_google()), ("http://127.0.0.1:8085", false));
+        for endpoint in
+            ["http://localhost:1", "http://[::1]:1", "http://[::1]", "http://127.0.0.2", "http://a:1&plain=yes"]
+        {
+            let url: PubSubUrl = format!("pubsub://p/orders?endpoint={endpoint}").parse().unwrap();
+            assert!(!url.place.is_google(), "{endpoint}");
+        }
+        for endpoint in ["http://emulator:8085", "http://10.0.0.1:8085", "http://[fe80::1]:1", "http://a&plain=no"] {
+            let error = format!("pubsub://p/orders?endpoint={endpoint}").parse::<PubSubUrl>().unwrap_err().to_string();
+            assert!(error.contains("plain"), "{endpoint}: {error}");
+        }
     }
 
     #[test]

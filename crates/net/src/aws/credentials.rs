@@ -43,6 +43,10 @@ impl FindCredentials for ChainPlaces {
         CredentialsError::provider_timed_out(limit)
     }
 
+    fn broken() -> CredentialsError {
+        CredentialsError::unhandled("the search has panicked")
+    }
+
     fn end(found: &Credentials) -> Option<SystemTime> {
         found.expiry()
     }

@@ -54,6 +54,10 @@ impl FindCredentials for TokenPlaces {
         Error::new(ErrorKind::NotApplied, format!("no access token came within {limit:?}"))
     }
 
+    fn broken() -> Error {
+        Error::new(ErrorKind::NotApplied, "the search for an access token has panicked")
+    }
+
     fn end(found: &AccessToken) -> Option<SystemTime> {
         Some(found.end)
     }

@@ -1,7 +1,7 @@
 use futures_util::future::{Either, poll_immediate, select};
-use hapax_core::ErrorKind;
 use hapax_core::runtime::Tokio;
-use hapax_net::google::GoogleCode;
+use hapax_core::{BoxError, ErrorKind, Timestamp};
+use hapax_net::google::{GoogleCode, GoogleFailure, GoogleStatus};
 
 use super::*;
 use crate::open::tests::{delivery, lane};
@@ -191,6 +191,96 @@ async fn a_delay_that_is_too_long_for_a_lease_begins_with_the_longest() {
         call.answer(&Nothing {});
     };
     assert_eq!(kinds(tokio::join!(retry, served).0), [None]);
+}
+
+/// A runtime whose clock moves by each sleep, which takes no time.
+#[derive(Debug)]
+struct Leaping {
+    now: Mutex<Duration>,
+    tokio: Tokio,
+}
+
+impl Runtime for Leaping {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.tokio.spawn(task);
+    }
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        *self.now.lock() += duration;
+        Box::pin(async {})
+    }
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> std::io::Result<()> {
+        self.tokio.thread(name, task)
+    }
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        self.tokio.blocking(name, body)
+    }
+    fn boottime_now(&self) -> Duration {
+        *self.now.lock()
+    }
+    fn wall_now(&self) -> Timestamp {
+        self.tokio.wall_now()
+    }
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.tokio.fill_random(bytes);
+    }
+}
+
+/// The times and the lengths of the renewals of a delay that began at zero with the longest lease. `answer` gives the
+/// result of each.
+async fn renewals(delay: u64, answer: fn(usize) -> PubSubResult<()>) -> Vec<(u64, u64)> {
+    let clock = Arc::new(Leaping { now: Mutex::default(), tokio: Tokio::current() });
+    let sent: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+    let (noted, now) = (Arc::clone(&sent), Arc::clone(&clock));
+    let change = move |entries: Vec<SettledAck>| -> BoxFuture<'static, Vec<AnsweredAck>> {
+        let mut noted = noted.lock();
+        let results = entries.into_iter().map(|entry| {
+            noted.push((now.boottime_now().as_secs(), entry.seconds));
+            (answer(noted.len()), None)
+        });
+        let results = results.collect();
+        Box::pin(async move { results })
+    };
+    let gathering: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let size = |entry: &SettledAck| entry.ack_id.len();
+    let long = LongDelay {
+        ack_id: "a".into(),
+        until: Duration::from_secs(delay),
+        changes: Arc::new(Batcher::start(&gathering, BATCH, size, Box::new(change))),
+        is_closed: Arc::default(),
+        runtime: clock,
+    };
+    long.run().await;
+    let sent = sent.lock().clone();
+    sent
+}
+
+fn lost(message: &'static str) -> PubSubFailure {
+    PubSubFailure::of(GoogleFailure::Unknown(BoxError::from(message)))
+}
+
+#[tokio::test]
+async fn a_long_delay_is_renewed_until_it_ends() {
+    assert_eq!(renewals(600, |_| Ok(())).await, []);
+    assert_eq!(renewals(1500, |_| Ok(())).await, [(540, 600), (1080, 420)]);
+}
+
+#[tokio::test]
+async fn a_renewal_that_fails_is_tried_again_until_its_lease_has_ended() {
+    let second = |number| if number == 1 { Err(lost("once")) } else { Ok(()) };
+    assert_eq!(renewals(1000, second).await, [(540, 460), (545, 455)]);
+    let never = renewals(1500, |_| Err(lost("always"))).await;
+    assert_eq!((never.len(), never[0], never[11]), (12, (540, 600), (595, 600)));
+}
+
+#[tokio::test]
+async fn the_delay_of_a_message_that_belongs_to_nobody_here_is_not_renewed_again() {
+    let gone = |_| {
+        let named = [("a".to_owned(), "PERMANENT_FAILURE_INVALID_ACK_ID".to_owned())].into();
+        let (code, message) = (GoogleCode::FailedPrecondition, String::new());
+        let failure = GoogleFailure::Answered(GoogleStatus { code, message, details: named });
+        PubSubFailure::of(failure).by_ack_id(&["a".to_owned()]).unwrap().remove(0)
+    };
+    assert_eq!(renewals(9000, gone).await.len(), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::sinks;
 /// | parameter | |
 /// |---|---|
 /// | `timeout=SECONDS` | how long a publication waits for its confirmation, 30 by default |
-/// | `endpoint=URL` | as in [`PubSubUrl`](crate::PubSubUrl). Events keep the order of their keys only if all are published in one region |
+/// | `endpoint=URL`, `plain=yes` | as in [`PubSubUrl`](crate::PubSubUrl). Events keep the order of their keys only if all are published in one region |
 ///
 /// ```
 /// use hapax::brokers::PubSubSinkConfig;
@@ -44,7 +44,7 @@ const SHAPE: UrlShape = UrlShape {
     hosts: HostCount::Several,
     login: Login::AnyUser,
     needs_path: false,
-    parameters: &["endpoint", "timeout"],
+    parameters: &["endpoint", "plain", "timeout"],
 };
 
 impl FromStr for PubSubSinkConfig {

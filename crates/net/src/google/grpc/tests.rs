@@ -1,7 +1,10 @@
 use hapax_core::runtime::Tokio;
-use tokio::net::TcpListener;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::google::test_server::{TokenServer, token, write};
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Text {
@@ -10,18 +13,107 @@ struct Text {
 }
 
 fn client(address: &str) -> GoogleClient {
-    let endpoint = GoogleEndpoint {
-        uri: format!("http://{address}"),
-        credentials: GoogleCredentials::of_a_stand_in(),
-        connect_within: Duration::from_secs(5),
-    };
+    client_with(address, GoogleCredentials::of_a_stand_in())
+}
+
+fn client_with(address: &str, credentials: GoogleCredentials) -> GoogleClient {
+    let (uri, connect_within) = (format!("http://{address}"), Duration::from_secs(5));
+    let endpoint = GoogleEndpoint { uri, credentials, connect_within };
     GoogleClient::new(endpoint, Arc::new(Tokio::current())).unwrap()
 }
 
+fn request(limit: Duration) -> GoogleCall<Text> {
+    GoogleCall { path: "/a.B/C", route: ("name", "x/y z".into()), request: Text { text: "x".into() }, limit }
+}
+
+/// A service that takes one token, and notes those that come.
+struct OneToken {
+    address: String,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl OneToken {
+    async fn start(taken: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = Arc::clone(&seen);
+        Tokio::current().spawn(Box::pin(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                Tokio::current().spawn(Box::pin(serve(stream, taken, Arc::clone(&noted))));
+            }
+        }));
+        Self { address, seen }
+    }
+}
+
+/// Refuses behind the head of an answer, as the front of Google does in the middle of a stream.
+async fn serve(stream: TcpStream, taken: &'static str, seen: Arc<Mutex<Vec<String>>>) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        let token = request.headers()[http::header::AUTHORIZATION].to_str().unwrap().to_owned();
+        let is_taken = token == format!("Bearer {taken}");
+        seen.lock().push(token);
+        let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut body = respond.send_response(head, false).unwrap();
+        if is_taken {
+            body.send_data(bytes::Bytes::from_static(&[0, 0, 0, 0, 0]), false).unwrap();
+        }
+        let code = if is_taken { Code::Ok } else { Code::Unauthenticated };
+        let status = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), i32::from(code).into())]);
+        body.send_trailers(status).unwrap();
+    }
+}
+
+/// A server with these tokens, and the credentials that ask it.
+async fn credentials(folder: &tempfile::TempDir, tokens: &[&str]) -> (TokenServer, GoogleCredentials) {
+    let tokens: Vec<_> = tokens.iter().map(|text| token(text)).collect();
+    let server = TokenServer::start(&tokens).await;
+    let file = folder.path().join("user.json");
+    let uri = format!("http://{}/token", server.address);
+    let user = json!({
+        "type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r", "token_uri": uri,
+    });
+    write(&file, &user);
+    (server, GoogleCredentials::from_file(file, Arc::new(Tokio::current())).unwrap())
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_call_whose_token_is_refused_is_sent_once_more_with_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tokens, found) = credentials(&folder, &["first", "second"]).await;
+    let service = OneToken::start("second").await;
+    let client = client_with(&service.address, found);
+    client.call::<_, Text>(request(LONG)).await.unwrap();
+    client.call::<_, Text>(request(LONG)).await.unwrap();
+    assert_eq!(*service.seen.lock(), ["Bearer first", "Bearer second", "Bearer second"]);
+    assert_eq!(tokens.asked().len(), 2);
+    // Nothing helps if no token is taken.
+    let (_tokens, found) = credentials(&folder, &["third", "fourth"]).await;
+    let failure = client_with(&service.address, found).call::<_, Text>(request(LONG)).await.unwrap_err();
+    assert!(failure.is_about_token(), "{failure:?}");
+    assert_eq!(service.seen.lock()[3..], ["Bearer third", "Bearer fourth"]);
+}
+
+#[tokio::test]
+async fn a_stream_whose_token_is_refused_behind_its_head_has_broken_and_the_next_one_has_another_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_tokens, found) = credentials(&folder, &["first", "second"]).await;
+    let service = OneToken::start("second").await;
+    let client = client_with(&service.address, found);
+    let never = || -> BoxFuture<'static, ()> { Box::pin(std::future::pending()) };
+    let mut stream = client.stream::<_, Text>(request(LONG), never).await.unwrap();
+    let failure = stream.next().await.unwrap_err();
+    assert!(matches!(failure, GoogleFailure::Unknown(_)), "{failure:?}");
+    let mut stream = client.stream::<_, Text>(request(LONG), never).await.unwrap();
+    assert_eq!(stream.next().await.unwrap(), Some(Text::default()));
+    assert_eq!(*service.seen.lock(), ["Bearer first", "Bearer second"]);
+}
+
 async fn call(address: &str, limit: Duration) -> GoogleFailure {
-    let request = Text { text: "x".into() };
-    let call = GoogleCall { path: "/a.B/C", route: ("name", "x/y z".into()), request, limit };
-    client(address).call::<_, Text>(call).await.unwrap_err()
+    client(address).call::<_, Text>(request(limit)).await.unwrap_err()
 }
 
 #[tokio::test]
