@@ -91,8 +91,8 @@ const fn advice(store: PlannedStore) -> &'static str {
 /// The same with the answers in a bucket.
 fn instead_of_bodies(args: &PlanArgs, records: u64, stores: &[PlannedStore]) -> String {
     let mut text = format!(
-        "\nWith --answers s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and --inline 4KiB, the gateway keeps these answers\n\
-         in a bucket, and in their records pointers (about {POINTER} bytes):\n"
+        "\nWith --answers s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and --inline 4KiB, the gateway keeps these\n\
+         answers in a bucket, and in their records pointers (about {POINTER} bytes):\n"
     );
     for store in stores {
         let (now, then) = (bytes_of_record(*store, args.body), bytes_of_record(*store, POINTER));
