@@ -31,6 +31,7 @@ mod inspection;
 mod link;
 mod route;
 mod script;
+mod sentinel;
 mod server_info;
 mod server_monitor;
 mod url;
@@ -51,7 +52,6 @@ use redis::pipe;
 use call_error::RedisCallError;
 use route::{RedisNodes, Route};
 use script::{COMPLETE, READ, RENEW, SWAP};
-use server_info::ServerPlace;
 use value::RedisKey;
 use value::ScriptReply;
 
@@ -260,7 +260,7 @@ impl Inspect for Redis {
     /// cluster each finding names its node.
     async fn check(&self) -> Result<Vec<Finding>> {
         match &self.nodes {
-            RedisNodes::Single(server) => checks::findings(&server.links[0], ServerPlace::Alone).await,
+            RedisNodes::Single(server) => server.findings().await,
             RedisNodes::Cluster(cluster) => cluster::checks::findings(cluster).await,
         }
     }

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     let far = [postgres::far_backend(), redis::far_backend(), far::sqlite_backend()];
     let near = [dynamodb::backend(), postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey];
     let emulated = [spanner::backend()];
-    let clusters = RedisKind::ALL.map(redis::cluster_backend);
-    hapax_testkit::main(&near.into_iter().chain(emulated).chain(clusters).chain(far).collect::<Vec<_>>())
+    let groups =
+        RedisKind::ALL.into_iter().flat_map(|kind| [redis::cluster_backend(kind), redis::sentinel_backend(kind)]);
+    hapax_testkit::main(&near.into_iter().chain(emulated).chain(groups).chain(far).collect::<Vec<_>>())
 }

@@ -23,7 +23,8 @@ use hapax_stores::{
 };
 use hapax_testkit::MemoryBroker;
 use hapax_testkit::servers::{
-    self, PgBouncer, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RedisServerOptions,
+    self, PgBouncer, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisSentinelOptions,
+    RedisSentinels, RedisServer, RedisServerOptions,
 };
 use libtest_mimic::Trial;
 use tokio::time::Instant;
@@ -75,6 +76,12 @@ async fn redis_cluster(kind: RedisKind) -> World {
     World { letters: Arc::new(letters), _resources: Box::new(cluster) }
 }
 
+async fn redis_sentinels() -> World {
+    let sentinels = RedisSentinels::lent(RedisSentinelOptions::new(RedisKind::Redis)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&sentinels.url().parse().unwrap()).unwrap();
+    World { letters: Arc::new(letters), _resources: Box::new(sentinels) }
+}
+
 fn main() -> ExitCode {
     let refused = plain("redis::a_worker_that_parks_refuses_letters_that_do_not_tell_their_keys", park_refused);
     let damaged = [
@@ -112,6 +119,10 @@ fn main() -> ExitCode {
         cases("valkey", |name, case| {
             let name = format!("{name}_in_a_cluster");
             served("valkey", &name, move || async move { case(redis_cluster(RedisKind::Valkey).await).await })
+        }),
+        cases("redis", |name, case| {
+            let name = format!("{name}_behind_sentinels");
+            served("redis", &name, move || async move { case(redis_sentinels().await).await })
         }),
     ];
     servers::main(stores.into_iter().flatten().chain(ledgers).chain(damaged).chain(unknown).chain([refused]))

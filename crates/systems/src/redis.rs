@@ -12,7 +12,8 @@ use crate::table::{Offer, Offers};
 
 pub(crate) const OFFERS: Offers = Offers {
     store: Some(Offer {
-        form: "redis://HOST, rediss://HOST, unix:///PATH, redis+cluster://HOST[,HOST]",
+        form: "redis://HOST, rediss://HOST, unix:///PATH, redis+cluster://HOST[,HOST], \
+               redis+sentinel://HOST[,HOST]/MASTER",
         read: |url| Ok(Arc::new(url.parse::<RedisUrl>()?)),
     }),
     dead_letters: Some("redis://HOST"),

@@ -303,6 +303,7 @@ mod tests {
             "unix:///run/redis.sock?db=1",
             "redis+cluster://user:secret@a.example,b.example:7001?connections=2",
             "rediss+cluster://a.example",
+            "redis+sentinel://user:secret@a.example,b.example:26380/main/2?sentinel-user=me&sentinel-password-file=p",
         ] {
             url.parse::<StoreUrl>().unwrap();
         }
@@ -312,6 +313,7 @@ mod tests {
             ("redis://cache.example?timeout=1s", "no parameter `timeout`"),
             ("redis://cache.example?ca=ca.pem", "write rediss"),
             ("redis+cluster://a.example/2", "no databases"),
+            ("redis+sentinel://:secret@a.example", "/MASTER"),
             ("rediss://cache.example?cert=client.pem", "cert and key only together"),
             ("redis://cache.example?connections=0", "from 1 to 64"),
         ] {

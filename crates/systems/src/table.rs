@@ -98,7 +98,9 @@ systems! {
     "AWS S3" Server s3 feature "s3" schemes ["s3"];
     "Google Cloud Storage" Server gcs feature "gcs" schemes ["gs"];
     "SQLite" File sqlite feature "sqlite" schemes ["sqlite"];
-    "Redis" Server redis feature "redis" schemes ["redis", "rediss", "unix", "redis+cluster", "rediss+cluster"];
+    "Redis" Server redis feature "redis" schemes [
+        "redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel",
+    ];
     "PostgreSQL" Server postgres feature "postgres" schemes ["postgres", "postgresql"];
     "AWS DynamoDB" Server dynamodb feature "dynamodb" schemes ["dynamodb"];
     "Google Cloud Spanner" Server spanner feature "spanner" schemes ["spanner"];

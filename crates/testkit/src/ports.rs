@@ -14,6 +14,13 @@ pub(crate) fn free() -> io::Result<SocketAddr> {
     listen()?.local_addr()
 }
 
+/// Several such addresses.
+pub(crate) fn several(count: usize) -> io::Result<Vec<SocketAddr>> {
+    // All are held until all are known, so that they differ.
+    let listeners = (0..count).map(|_| listen()).collect::<io::Result<Vec<_>>>()?;
+    listeners.iter().map(TcpListener::local_addr).collect()
+}
+
 /// Listens on a free port of the range.
 pub(crate) fn listen() -> io::Result<TcpListener> {
     let start = RandomState::new().hash_one(std::process::id());

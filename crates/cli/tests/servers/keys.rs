@@ -2,7 +2,8 @@
 
 use hapax::stores::{Postgres, Redis};
 use hapax_testkit::servers::{
-    self, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RedisServerOptions, Trial,
+    self, PostgresServer, RedisCluster, RedisClusterOptions, RedisKind, RedisSentinelOptions, RedisSentinels,
+    RedisServer, RedisServerOptions, Trial,
 };
 
 use crate::keys_commands::{changes_each_state_as_the_protocol_allows, drill, lists_more_than_a_page};
@@ -36,6 +37,15 @@ pub(crate) fn tests() -> Vec<Trial> {
             let cluster = RedisCluster::lent(RedisClusterOptions::new(RedisKind::Redis)).await.unwrap();
             let directory = tempfile::tempdir().unwrap();
             drill(&cluster.url(), directory.path()).await;
+        }),
+        servers::test("keys_of_more_than_a_page_are_listed_behind_sentinels", "redis", async || {
+            let sentinels = RedisSentinels::lent(RedisSentinelOptions::new(RedisKind::Redis)).await.unwrap();
+            lists_more_than_a_page(&Redis::connect(&sentinels.url()).unwrap(), &sentinels.url()).await;
+        }),
+        servers::test("keys_with_unknown_outcomes_of_a_gateway_behind_sentinels_are_resolved", "redis", async || {
+            let sentinels = RedisSentinels::lent(RedisSentinelOptions::new(RedisKind::Redis)).await.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            drill(&sentinels.url(), directory.path()).await;
         }),
     ]
 }

@@ -71,7 +71,8 @@ const CLUSTER: &str = "another node of the cluster has the key; the URL of a clu
 const PASSWORD: &str = "the server asks for a password; put it in the URL, or name its file by ?password-file=";
 
 const PERMISSIONS: &str = "the user lacks a permission; it needs ~hx:* and +set +get +getrange +exists +pexpiretime \
-    +pexpire +time +info +eval +evalsha, +select for any database but 0, and in a cluster +cluster|slots and +asking";
+    +pexpire +time +info +eval +evalsha, +select for any database but 0, in a cluster +cluster|slots and +asking, \
+    and behind sentinels +role";
 
 /// Refusals without a code of their own, by their first words. A script stops at a command that it may not run, and its
 /// only write is its last command, so nothing was written before.
@@ -102,7 +103,7 @@ const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 8] = [
     ),
 ];
 
-const UNKNOWN_COMMAND: &str = "unknown command";
+pub(super) const UNKNOWN_COMMAND: &str = "unknown command";
 
 /// The answer of a node of a cluster, as far as the way of the call goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -163,6 +164,11 @@ impl RedisCallError {
     /// Whether the server accepts no writes now. It refuses such a command before it reads the record.
     pub(super) fn is_write_refusal(&self) -> bool {
         matches!(self, Self::Sent(error) if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")))
+    }
+
+    /// Whether the server has fewer replicas than it demands for a write.
+    pub(super) fn is_without_replicas(&self) -> bool {
+        matches!(self, Self::Sent(error) if error.code() == Some("NOREPLICAS"))
     }
 
     /// Whether the server is a replica. The same host name may lead to the primary.

@@ -80,7 +80,7 @@ impl RedisDeadLetters {
     pub fn with(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         url.client()?;
         let keys = match url.deployment() {
-            Deployment::Single => &KEYS,
+            Deployment::Single | Deployment::Sentinel => &KEYS,
             Deployment::Cluster => &KEYS_IN_CLUSTER,
         };
         Ok(Self { nodes: RedisNodes::new(url, runtime), keys })

@@ -6,22 +6,62 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use hapax_core::machine::Observed;
 use hapax_core::store::{Chunk, Scan, ScanPosition, Store, Swapped};
-use hapax_core::{ErrorKind, RecordKey, Result, State, Timestamp};
-use redis::{Value, cmd};
+use hapax_core::{Error, ErrorKind, RecordKey, Result, State, Timestamp};
+use redis::{Cmd, Value, cmd, pipe};
 
 use super::Redis;
 use super::call_error::RedisCallError;
-use super::link::Link;
+use super::link::{Link, SlotEntry};
 use super::script::PURGE;
+use super::server_info::ServerInfo;
 use super::value::{self, RedisKey, ScriptReply};
 
 /// Reads a part of the keys by `SCAN`, and each record in a call of its own, so that no other call waits for long.
+///
+/// A cursor counts only for the process that gave it: another one has its keys in another order. So the scan begins
+/// again after a restart and after a failover.
 pub(super) async fn scan(store: &Redis, link: &Link, ask: &Scan) -> Result<Chunk> {
-    let cursor = ask.position().map_or(&b"0"[..], |ScanPosition(cursor)| cursor);
-    let (next, keys) = keys(link, cursor, ask.limit()).await?;
+    let place = ask.position().map(decode_place).transpose()?;
+    let cursor = place.as_ref().map_or(START, |(_, cursor)| cursor);
+    let (process, (next, keys)) = keys_of_process(link, cursor, ask.limit()).await?;
     let mut chunk = records(store, ask, &keys).await?;
-    chunk.next = next.map(ScanPosition);
+    let is_other = place.is_some_and(|(before, _)| before != process);
+    let next = if is_other { Some(Bytes::from_static(START)) } else { next };
+    chunk.next = next.map(|cursor| ScanPosition([&process[..], &cursor].concat().into()));
     Ok(chunk)
+}
+
+const START: &[u8] = b"0";
+
+/// The begin of a run id, which each process of a server has for itself.
+type ProcessPrefix = [u8; 16];
+
+/// Reads a position: a process, and a cursor there.
+fn decode_place(ScanPosition(bytes): &ScanPosition) -> Result<(ProcessPrefix, Bytes)> {
+    let (process, cursor) = bytes
+        .split_first_chunk::<16>()
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "this is no position of a scan of a server"))?;
+    Ok((*process, Bytes::copy_from_slice(cursor)))
+}
+
+/// As [`keys`], with the process that answers.
+async fn keys_of_process(
+    link: &Link,
+    cursor: &[u8],
+    limit: usize,
+) -> Result<(ProcessPrefix, FoundKeys), RedisCallError> {
+    let mut commands = pipe();
+    commands.cmd("INFO").arg("server").add_command(scan_command(cursor, limit));
+    let judge = |[info, scanned]: [Value; 2]| {
+        let scanned = scanned.extract_error().map_err(RedisCallError::Sent)?;
+        let found = parse_scan(scanned).map_err(RedisCallError::Judged)?;
+        // Where INFO is blocked, a change of the process goes unnoticed.
+        let info = value::reply_bytes(info).ok().flatten().unwrap_or_default();
+        let info = String::from_utf8_lossy(&info);
+        let run_id = ServerInfo::new(&info).run_id().and_then(|id| id.as_bytes().first_chunk().copied());
+        Ok((run_id.unwrap_or_default(), found))
+    };
+    link.call_pair(SlotEntry::Plain, &commands, judge).await
 }
 
 /// Where a server continues, and the keys of records that it named.
@@ -29,9 +69,13 @@ pub(super) type FoundKeys = (Option<Bytes>, Vec<RecordKey>);
 
 /// Asks a server for the keys from this cursor on.
 pub(super) async fn keys(link: &Link, cursor: &[u8], limit: usize) -> Result<FoundKeys, RedisCallError> {
+    link.call(&scan_command(cursor, limit), parse_scan).await
+}
+
+fn scan_command(cursor: &[u8], limit: usize) -> Cmd {
     let mut command = cmd("SCAN");
     command.arg(cursor).arg("MATCH").arg(RedisKey::PATTERN).arg("COUNT").arg(limit);
-    link.call(&command, parse_scan).await
+    command
 }
 
 /// Reads the records of these keys.

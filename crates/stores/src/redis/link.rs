@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
-use hapax_core::{ErrorKind, Result};
+use hapax_core::{Error, ErrorKind, Result};
 use hapax_net::url::Host;
 use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
@@ -17,8 +17,9 @@ use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use super::call_error::RedisCallError;
+use super::sentinel;
 use super::server_monitor::ServerMonitor;
-use super::url::RedisUrl;
+use super::url::{Deployment, RedisUrl};
 use super::value;
 
 /// After this many calls in a row that were cancelled before their reply, the connection is replaced.
@@ -26,6 +27,13 @@ const MAX_UNANSWERED: u32 = 3;
 
 /// How long opening a connection may take, and then its handshake: the engine's default timeout of one call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the answer of the sentinels counts: longer than opening a connection takes. A caller may leave an attempt
+/// behind, and another may resume it much later.
+const FRESH: Duration = Duration::from_secs(4);
+
+/// The age of a connection at which a refusal for want of replicas leads to the sentinels again.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// A connection that concurrent calls share; calls made at the same time share one write to the socket. A link sends
 /// each call once and sets no timeout: the caller decides when to give up and when to repeat.
@@ -38,7 +46,15 @@ pub(super) struct Link {
     connecting: Mutex<Option<Connecting>>,
 }
 
-type Connecting = BoxFuture<'static, Result<MultiplexedConnection, RedisCallError>>;
+type Connecting = BoxFuture<'static, Result<OpenedConnection, RedisCallError>>;
+
+struct OpenedConnection {
+    sender: MultiplexedConnection,
+    /// How often the sentinels had named another master when they named this server.
+    switches: u64,
+    /// When it was opened, by the boot-time clock.
+    opened_at: Duration,
+}
 
 /// How a command comes to a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +68,8 @@ pub(super) enum SlotEntry {
 
 pub(super) struct LinkConnection {
     sender: MultiplexedConnection,
+    switches: u64,
+    opened_at: Duration,
     /// Calls that were cancelled since the last reply.
     unanswered: AtomicU32,
     /// Whether the connection broke: it delivers no reply any more.
@@ -60,8 +78,15 @@ pub(super) struct LinkConnection {
 }
 
 impl LinkConnection {
-    fn new(sender: MultiplexedConnection) -> Self {
-        Self { sender, unanswered: AtomicU32::default(), is_broken: AtomicBool::default(), broken: Notify::default() }
+    fn new(OpenedConnection { sender, switches, opened_at }: OpenedConnection) -> Self {
+        Self {
+            sender,
+            switches,
+            opened_at,
+            unanswered: AtomicU32::default(),
+            is_broken: AtomicBool::default(),
+            broken: Notify::default(),
+        }
     }
 
     /// Fails all calls that wait for a reply. The driver fails those in its queue; a call not yet queued would wait for
@@ -210,11 +235,18 @@ impl Link {
         if !error.is_server_reply() {
             connection.fail_waiters();
             self.discard(connection);
-        } else if error.is_from_replica() {
+        } else if error.is_from_replica() || self.may_be_replaced(connection, &error) {
             // The same name may lead to the new primary, so the next call connects again.
             self.discard(connection);
         }
         error
+    }
+
+    /// Whether the sentinels may have named another master. A master that is cut off from them and from its replicas
+    /// does not know, and refuses writes. They are asked once in a while, not for each refusal.
+    fn may_be_replaced(&self, connection: &LinkConnection, error: &RedisCallError) -> bool {
+        let age = || self.monitor.runtime().boottime_now().saturating_sub(connection.opened_at);
+        self.url.deployment() == Deployment::Sentinel && error.is_without_replicas() && age() >= DOUBT
     }
 
     /// Returns the current connection, or opens one.
@@ -234,7 +266,7 @@ impl Link {
             // A finished future must not be polled again.
             *connecting = None;
             match connected {
-                Ok(sender) => *self.current.write() = Some(Arc::new(LinkConnection::new(sender))),
+                Ok(opened) => *self.current.write() = Some(Arc::new(LinkConnection::new(opened))),
                 // An attempt that another caller left behind may have failed long ago: try once more.
                 Err(_) if is_resumed => {}
                 Err(error) => return Err(error),
@@ -242,8 +274,10 @@ impl Link {
         }
     }
 
+    /// The present connection, unless it leads to a server that the sentinels do not name any more.
     fn current(&self) -> Option<Arc<LinkConnection>> {
-        self.current.read().clone()
+        let switches = self.monitor.switches();
+        self.current.read().clone().filter(|connection| connection.switches == switches)
     }
 
     /// Sends no further calls on this connection. Calls that wait on it can still get their replies.
@@ -268,26 +302,57 @@ fn broken_pipe() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<MultiplexedConnection, RedisCallError> {
+async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<OpenedConnection, RedisCallError> {
+    match url.deployment() {
+        Deployment::Single | Deployment::Cluster => {
+            let sender = open(&url, &monitor).await?;
+            Ok(OpenedConnection { sender, switches: monitor.switches(), opened_at: monitor.runtime().boottime_now() })
+        }
+        Deployment::Sentinel => connect_to_master(&url, &monitor).await,
+    }
+}
+
+async fn connect_to_master(url: &RedisUrl, monitor: &ServerMonitor) -> Result<OpenedConnection, RedisCallError> {
+    let begun = monitor.runtime().boottime_now();
+    let master = sentinel::master(url, monitor.runtime()).await.map_err(RedisCallError::Judged)?;
+    // A switch that is noticed after this makes the connection an old one.
+    let switches = monitor.note_master(&master);
+    let sender = open(&url.at(master), monitor).await?;
+    let opened_at = monitor.runtime().boottime_now();
+    if opened_at.saturating_sub(begun) > FRESH {
+        let message = "the sentinels named the master too long ago";
+        return Err(RedisCallError::Judged(Error::new(ErrorKind::NotApplied, message)));
+    }
+    Ok(OpenedConnection { sender, switches, opened_at })
+}
+
+async fn open(url: &RedisUrl, monitor: &ServerMonitor) -> Result<MultiplexedConnection, RedisCallError> {
     let (client, database) = url.client().map_err(RedisCallError::Judged)?;
     // No response timeout: only the engine sets the deadline of a call.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE);
+    let failed = |error| RedisCallError::NotConnected(error, url.transport());
     let connected = async {
         let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
         let handshake = async {
+            let role = match url.deployment() {
+                Deployment::Single | Deployment::Cluster => None,
+                Deployment::Sentinel => Some(sender.send_packed_command(&cmd("ROLE")).await?.extract_error()?),
+            };
             if database != 0 {
                 sender.send_packed_command(cmd("SELECT").arg(database)).await?.extract_error()?;
             }
-            monitor.observe(&mut sender).await
+            monitor.observe(&mut sender).await.map(|()| role)
         };
         let finished = monitor.timeout(CONNECT_TIMEOUT, handshake).await;
-        finished.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-        Ok(sender)
+        let role = finished.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        Ok((sender, role))
     };
-    connected.await.map_err(|error| RedisCallError::NotConnected(error, url.transport()))
+    let (sender, role) = connected.await.map_err(failed)?;
+    role.map_or(Ok(()), sentinel::expect_master)?;
+    Ok(sender)
 }
 
 /// The length of the queue to the connection's task. A caller that finds the queue full waits for a free place.

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
 use hapax_core::{RecordKey, Result, Timestamp};
 use redis::{Cmd, Pipeline, Value, cmd};
 
 use super::RedisUrl;
 use super::amnesia::AmnesiaMarks;
 use super::call_error::RedisCallError;
+use super::checks;
 use super::cluster::{Cluster, SlotAttempt, slot};
 use super::link::{Link, SlotEntry};
+use super::sentinel;
+use super::server_info::ServerPlace;
 use super::server_monitor::ServerMonitor;
 use super::url::Deployment;
 use super::value::{self, RedisKey};
@@ -33,6 +37,14 @@ impl SingleServer {
         let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&monitor))).collect();
         Self { url, monitor, links }
     }
+
+    /// Looks at the server, and at what stands behind it.
+    pub(super) async fn findings(&self) -> Result<Vec<Finding>> {
+        match self.url.deployment() {
+            Deployment::Single | Deployment::Cluster => checks::findings(&self.links[0], ServerPlace::Alone).await,
+            Deployment::Sentinel => sentinel::checks::findings(&self.url, &self.links[0]).await,
+        }
+    }
 }
 
 impl RedisNodes {
@@ -40,7 +52,7 @@ impl RedisNodes {
     pub(super) fn new(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Self {
         let (shared, connections) = (Arc::new(url.clone()), url.connections());
         match url.deployment() {
-            Deployment::Single => Self::Single(SingleServer::new(
+            Deployment::Single | Deployment::Sentinel => Self::Single(SingleServer::new(
                 shared,
                 Arc::new(ServerMonitor::new(runtime, AmnesiaMarks::of_server())),
                 connections,

@@ -9,6 +9,36 @@ pub(super) enum ServerPlace {
     Alone,
     /// It is a node of a cluster: a master with its part of the records, or a replica that may take over.
     InCluster,
+    /// It is the master that sentinels name, and they may name another one.
+    BehindSentinels {
+        /// Whether it may take writes that no replica has.
+        allows_lone_master: bool,
+    },
+    /// It is a replica of that master, and may become the master.
+    ReplicaBehindSentinels {
+        /// Whether it may then take writes that no replica has.
+        allows_lone_master: bool,
+    },
+}
+
+impl ServerPlace {
+    /// Whether a master must refuse writes while it has no replica.
+    fn needs_replicas(self) -> bool {
+        match self {
+            Self::Alone | Self::InCluster => false,
+            Self::BehindSentinels { allows_lone_master } | Self::ReplicaBehindSentinels { allows_lone_master } => {
+                !allows_lone_master
+            }
+        }
+    }
+
+    /// Whether a replica may be there.
+    fn allows_replica(self) -> bool {
+        match self {
+            Self::Alone | Self::BehindSentinels { .. } => false,
+            Self::InCluster | Self::ReplicaBehindSentinels { .. } => true,
+        }
+    }
 }
 
 /// The reply to `INFO`.
@@ -45,6 +75,10 @@ impl<'a> ServerInfo<'a> {
         product == "Redis" && major.is_none_or(|major| major < 7)
     }
 
+    fn is_replica(&self) -> bool {
+        self.has("role", "slave")
+    }
+
     /// The random id that each server process has.
     pub(super) fn run_id(&self) -> Option<&'a str> {
         self.field("run_id")
@@ -59,7 +93,7 @@ impl<'a> ServerInfo<'a> {
     }
 
     /// Conditions under which the store must not be used: whether each is present, and its message.
-    fn refusals(&self, place: ServerPlace) -> [(bool, String); 4] {
+    fn refusals(&self, place: ServerPlace) -> [(bool, String); 5] {
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         let (product, version) = self.product();
         [
@@ -74,14 +108,21 @@ impl<'a> ServerInfo<'a> {
                      of an evicted record runs again; set maxmemory-policy noeviction"
                 ),
             ),
+            (
+                !place.allows_replica() && self.is_replica(),
+                "the server is a replica; use the URL of its primary".into(),
+            ),
+            (
+                // The line is there only if the setting is, on a replica too.
+                place.needs_replicas() && self.field("min_slaves_good_slaves").is_none(),
+                "as a master, the server takes writes that no replica has: an old master that returns takes some that \
+                 are lost; set min-replicas-to-write 1 on every server, or accept it by ?min-replicas=unchecked"
+                    .into(),
+            ),
             match place {
-                ServerPlace::Alone => {
-                    (self.has("role", "slave"), "the server is a replica; use the URL of its primary".into())
-                }
-                ServerPlace::InCluster => (false, String::new()),
-            },
-            match place {
-                ServerPlace::Alone => (
+                ServerPlace::Alone
+                | ServerPlace::BehindSentinels { .. }
+                | ServerPlace::ReplicaBehindSentinels { .. } => (
                     self.has("cluster_enabled", "1"),
                     "the server is a node of a cluster; write redis+cluster:// instead of redis://".into(),
                 ),
@@ -108,7 +149,8 @@ impl<'a> ServerInfo<'a> {
                 "the server cannot write to its disk".into(),
             ),
             (
-                self.has("min_slaves_good_slaves", "0"),
+                // A replica counts none.
+                !self.is_replica() && self.has("min_slaves_good_slaves", "0"),
                 "the server demands replicas for each write and none is connected and current, so new keys are \
                  refused; repair the replicas, or set min-replicas-to-write 0"
                     .into(),
@@ -155,6 +197,26 @@ mod tests {
         }
         let alone = ServerInfo::new(HEALTHY).findings(ServerPlace::InCluster);
         assert!(alone.iter().any(|finding| finding.message.contains("no node of a cluster")), "{alone:?}");
+    }
+
+    #[test]
+    fn a_master_behind_sentinels_must_demand_a_replica() {
+        let refusals = |info: &str, allows_lone_master| {
+            let findings = ServerInfo::new(info).findings(ServerPlace::BehindSentinels { allows_lone_master });
+            findings.into_iter().filter(|finding| finding.severity == Severity::Refuse).count()
+        };
+        let demanding = HEALTHY.replace("role:master", "role:master\r\nmin_slaves_good_slaves:1");
+        assert_eq!([refusals(HEALTHY, false), refusals(HEALTHY, true), refusals(&demanding, false)], [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_replica_behind_sentinels_must_demand_a_replica_when_it_is_a_master() {
+        let place = ServerPlace::ReplicaBehindSentinels { allows_lone_master: false };
+        let replica = HEALTHY.replace("role:master", "role:slave");
+        let found = ServerInfo::new(&replica).findings(place);
+        assert!(matches!(&found[..], [one] if one.message.contains("min-replicas-to-write 1")), "{found:?}");
+        let demanding = replica.replace("role:slave", "role:slave\r\nmin_slaves_good_slaves:0");
+        assert_eq!(ServerInfo::new(&demanding).findings(place), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Timestamp, telemetry};
+use hapax_net::url::Host;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd, pipe};
@@ -28,6 +29,9 @@ pub(super) struct ServerMonitor {
     process: LastValue,
     /// The number of the next call of a script.
     calls: AtomicU64,
+    /// The master that the sentinels named last, and how often they had named another one before.
+    master: Mutex<Option<Host>>,
+    switches: AtomicU64,
     has_skew: AtomicBool,
     /// Whether the server's clock was ever compared with this host's.
     is_clock_known: AtomicBool,
@@ -47,6 +51,8 @@ impl ServerMonitor {
             marks,
             process: LastValue::default(),
             calls: AtomicU64::new(u64::from_be_bytes(first_call)),
+            master: Mutex::default(),
+            switches: AtomicU64::default(),
             has_skew: AtomicBool::default(),
             is_clock_known: AtomicBool::default(),
             sentinel_problem: Mutex::default(),
@@ -62,6 +68,24 @@ impl ServerMonitor {
     /// The number of a new call: no other call of this process has it.
     pub(super) fn number_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn runtime(&self) -> &dyn Runtime {
+        &*self.runtime
+    }
+
+    /// Connections that were opened before the last of these switches lead to a server that is no master any more.
+    pub(super) fn switches(&self) -> u64 {
+        self.switches.load(Ordering::Acquire)
+    }
+
+    /// The sentinels named this master. Returns the number of switches with this one, if it is one.
+    pub(super) fn note_master(&self, named: &Host) -> u64 {
+        let mut master = self.master.lock();
+        if master.as_ref() != Some(named) && master.replace(named.clone()).is_some() {
+            self.switches.fetch_add(1, Ordering::AcqRel);
+        }
+        self.switches()
     }
 
     /// Waits for the future, at most `limit`.

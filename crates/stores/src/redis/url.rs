@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::journal::StorePlace;
 use hapax_core::{Error, Result};
 use hapax_net::tls::certificates_pem;
-use hapax_net::url::{Host, HostCount, Login, ServerUrl, UrlShape, read, read_secret};
+use hapax_net::url::{Host, HostCount, Login, ServerUrl, UrlShape, read, read_secret, read_secret_line};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
@@ -23,15 +23,20 @@ use crate::errors::{invalid, unusable};
 /// redis://[USER:PASSWORD@]HOST[:6379][/DATABASE]               rediss://… over TLS
 /// unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]
 /// redis+cluster://[USER:PASSWORD@]HOST[:6379][,HOST…]          rediss+cluster://… over TLS
+/// redis+sentinel://[USER:PASSWORD@]HOST[:26379][,HOST…]/MASTER[/DATABASE]
 /// ```
 ///
-/// The URL of a cluster names some of its nodes, which tell the others. A cluster has no databases.
+/// The URL of a cluster names some of its nodes, which tell the others. A cluster has no databases. A URL with
+/// sentinels names all sentinels of a master, and user and password are those of its servers. `rediss+sentinel://`
+/// speaks TLS with both.
 ///
 /// | parameter | |
 /// |---|---|
 /// | `password-file=PATH` | a file with the password, instead of a password in the URL |
 /// | `ca=PATH` | TLS: the authority that signed the server's certificate (PEM), instead of the system's authorities |
 /// | `cert=PATH`, `key=PATH` | TLS: a client certificate and its key (PEM), if the server demands one |
+/// | `sentinel-user=USER`, `sentinel-password-file=PATH` | the login at the sentinels, none by default |
+/// | `min-replicas=unchecked` | with sentinels: use a master that takes writes without a replica; see the guide |
 /// | `connections=N` | the number of connections for records to each server, 1 by default |
 ///
 /// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
@@ -61,6 +66,8 @@ pub(super) enum Deployment {
     Single,
     /// The nodes of a cluster.
     Cluster,
+    /// The sentinels of a master.
+    Sentinel,
 }
 
 /// After this long without traffic the kernel probes the peer. On Linux it closes a connection whose peer has
@@ -89,6 +96,26 @@ const CLUSTER_SHAPE: UrlShape = UrlShape {
     parameters: &["password-file", "ca", "cert", "key", "connections"],
 };
 
+const SENTINEL_SHAPE: UrlShape = UrlShape {
+    schemes: &["redis+sentinel", "rediss+sentinel"],
+    port: 26_379,
+    what: "a Redis master with sentinels",
+    example: "redis+sentinel://HOST[,HOST…]/MASTER, with each sentinel and the name that they have for the master",
+    hosts: HostCount::Several,
+    login: Login::AnyUser,
+    needs_path: true,
+    parameters: &[
+        "password-file",
+        "ca",
+        "cert",
+        "key",
+        "connections",
+        "sentinel-user",
+        "sentinel-password-file",
+        "min-replicas",
+    ],
+};
+
 /// The parameters of a socket alone. Other URLs have them before the `?`.
 const OF_SOCKETS: &[&str] = &["user", "pass", "db"];
 
@@ -98,8 +125,13 @@ impl FromStr for RedisUrl {
     /// # Errors
     /// `Invalid` if the text is not the URL of a Redis server, or has an unknown parameter.
     fn from_str(text: &str) -> Result<Self> {
-        if text.split_once("://").is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().ends_with("+cluster")) {
+        let (scheme, _) = text.trim().split_once("://").unwrap_or_default();
+        let scheme = scheme.to_ascii_lowercase();
+        if scheme.ends_with("+cluster") {
             return Self::cluster(CLUSTER_SHAPE.parse(text)?);
+        }
+        if scheme.ends_with("+sentinel") {
+            return Self::sentinel(SENTINEL_SHAPE.parse(text)?);
         }
         let url = SHAPE.parse(text)?;
         let is_socket = url.scheme() == "unix";
@@ -139,19 +171,40 @@ impl RedisUrl {
         Ok(Self { url, database: 0, connections, deployment: Deployment::Cluster, node: None })
     }
 
+    fn sentinel(url: ServerUrl) -> Result<Self> {
+        refuse_files_without_tls(&url)?;
+        let (master, database) = url.path().split_once('/').unwrap_or((url.path(), ""));
+        if master.is_empty() {
+            return Err(SENTINEL_SHAPE.wrong());
+        }
+        let database = if database.is_empty() { Ok(0) } else { database.parse() };
+        let database = database.map_err(|_| SENTINEL_SHAPE.wrong())?;
+        if url.parameter("min-replicas").is_some_and(|value| value != "unchecked") {
+            return Err(invalid("the parameter `min-replicas` is unchecked, or left out"));
+        }
+        if url.parameter("sentinel-user").is_some() && url.parameter("sentinel-password-file").is_none() {
+            return Err(invalid("the URL has sentinel-user only together with sentinel-password-file"));
+        }
+        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
+        Ok(Self { url, database, connections, deployment: Deployment::Sentinel, node: None })
+    }
+
     /// The place of the records: host, port and database, or the socket, or the named nodes of a cluster, without
     /// credentials. Two URLs that name one server in two ways have two places.
     pub fn place(&self) -> StorePlace {
         let database = self.database;
-        if self.deployment == Deployment::Cluster {
-            let mut hosts: Vec<_> = self.url.hosts().iter().map(|host| host.to_string().to_ascii_lowercase()).collect();
-            hosts.sort_unstable();
-            return StorePlace::new(format!("redis+cluster://{}", hosts.join(",")));
-        }
-        StorePlace::new(match self.url.hosts() {
-            // With and without TLS, a server has the same records.
-            [host, ..] => format!("redis://{}/{database}", host.to_string().to_ascii_lowercase()),
-            [] => format!("unix:///{}?db={database}", self.url.encoded_path()),
+        let mut hosts: Vec<_> = self.url.hosts().iter().map(|host| host.to_string().to_ascii_lowercase()).collect();
+        hosts.sort_unstable();
+        let hosts = hosts.join(",");
+        // With and without TLS, a server has the same records.
+        StorePlace::new(match self.deployment {
+            Deployment::Single if hosts.is_empty() => format!("unix:///{}?db={database}", self.url.encoded_path()),
+            Deployment::Single => format!("redis://{hosts}/{database}"),
+            Deployment::Cluster => format!("redis+cluster://{hosts}"),
+            Deployment::Sentinel => {
+                let (master, _) = self.url.encoded_path().split_once('/').unwrap_or((self.url.encoded_path(), ""));
+                format!("redis+sentinel://{hosts}/{master}/{database}")
+            }
         })
     }
 
@@ -168,7 +221,29 @@ impl RedisUrl {
         self.url.hosts()
     }
 
-    /// The same URL for this node of the cluster.
+    /// The name that the sentinels have for the master.
+    pub(super) fn master_name(&self) -> &str {
+        self.url.path().split('/').next().unwrap_or_default()
+    }
+
+    /// Whether a master is used that takes writes without a replica.
+    pub(super) fn allows_lone_master(&self) -> bool {
+        self.url.parameter("min-replicas") == Some("unchecked")
+    }
+
+    /// A client of this sentinel. Reads the files in the URL.
+    pub(super) fn sentinel_client(&self, sentinel: &Host) -> Result<Client> {
+        let mut login = RedisConnectionInfo::default();
+        if let Some(user) = self.url.parameter("sentinel-user") {
+            login = login.set_username(user);
+        }
+        if let Some(path) = self.url.parameter("sentinel-password-file") {
+            login = login.set_password(read_secret_line(path)?);
+        }
+        self.client_of(self.address_of(sentinel), login)
+    }
+
+    /// The same URL for this server: a node of the cluster, or the master.
     pub(super) fn at(&self, node: Host) -> Self {
         Self { node: Some(node), ..self.clone() }
     }
@@ -191,22 +266,30 @@ impl RedisUrl {
     /// The driver reports the server's error only for the first command of its handshake, so the handshake must have
     /// only one.
     pub(super) fn client(&self) -> Result<(Client, i64)> {
+        Ok((self.client_of(self.address(), self.login()?)?, self.database))
+    }
+
+    fn client_of(&self, address: ConnectionAddr, login: RedisConnectionInfo) -> Result<Client> {
         let failed =
             |source| unusable("the server's URL or its certificates cannot be used").caused_by(DriverError(source));
-        let login = self.login()?.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        let info = self.address().into_connection_info().map_err(failed)?;
+        let login = login.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = address.into_connection_info().map_err(failed)?;
         let info: ConnectionInfo = info.set_redis_settings(login).set_tcp_settings(tcp_settings());
         let client = match self.certificates()? {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
         };
-        Ok((client.map_err(failed)?, self.database))
+        client.map_err(failed)
     }
 
     fn address(&self) -> ConnectionAddr {
         let Some(host) = self.node.as_ref().or(self.url.hosts().first()) else {
             return ConnectionAddr::Unix(format!("/{}", self.url.path()).into());
         };
+        self.address_of(host)
+    }
+
+    fn address_of(&self, host: &Host) -> ConnectionAddr {
         let (host, port) = (host.name.clone(), host.port);
         match self.transport() {
             Transport::Tls => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -276,6 +359,8 @@ mod tests {
             ("unix:///run/redis.sock", "unix:///run/redis.sock?db=0"),
             ("redis+cluster://u:secret@B.example,a.example:7000", "redis+cluster://a.example:7000,b.example:6379"),
             ("rediss+cluster://a.example", "redis+cluster://a.example:6379"),
+            ("redis+sentinel://u:secret@b,a/main/2", "redis+sentinel://a:26379,b:26379/main/2"),
+            ("rediss+sentinel://a/main?min-replicas=unchecked", "redis+sentinel://a:26379/main/0"),
         ] {
             let shown = url.parse::<RedisUrl>().unwrap().place().to_string();
             assert_eq!(shown, place);
@@ -294,6 +379,11 @@ mod tests {
             ("redis+cluster://a,b/2", "no databases"),
             ("redis+cluster://a,b?ca=ca.pem", "write rediss"),
             ("redis://a,b", "only one host"),
+            ("redis+sentinel://a,b", "redis+sentinel://HOST"),
+            ("redis+sentinel://a,b/", "redis+sentinel://HOST"),
+            ("redis+sentinel://a,b/main/two", "redis+sentinel://HOST"),
+            ("redis+sentinel://a,b/main?min-replicas=1", "unchecked"),
+            ("redis+sentinel://a,b/main?sentinel-user=me", "sentinel-password-file"),
         ] {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(error.to_string().contains(remedy), "{text}: {error}");

@@ -1,6 +1,6 @@
 //! The suite's setup of Redis and Valkey: each case starts its own server, whose clock can be stepped.
 
-mod cluster;
+mod groups;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
 use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart, golden_call};
 
-pub(crate) use cluster::cluster_backend;
+pub(crate) use groups::{cluster_backend, sentinel_backend};
 
 pub(crate) fn backend(kind: RedisKind) -> Backend {
     let backend =

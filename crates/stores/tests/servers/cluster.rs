@@ -89,7 +89,7 @@ fn has(findings: &[Finding], text: &str) -> bool {
 }
 
 /// The rest of a scan in chunks that are as large as the nodes.
-async fn rest(store: &Redis, mut ask: Scan, found: &mut HashSet<RecordKey>) {
+pub(crate) async fn rest(store: &Redis, mut ask: Scan, found: &mut HashSet<RecordKey>) {
     loop {
         let chunk = store.scan(&ask).await.unwrap();
         found.extend(chunk.records.iter().map(|scanned| scanned.rk));

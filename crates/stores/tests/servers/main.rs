@@ -16,6 +16,7 @@ mod misrouted_replies;
 mod permissions;
 mod postgres;
 mod refusals;
+mod sentinel;
 mod server_changes;
 mod spanner;
 mod support;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             connections::tests(),
             access::tests(),
             cluster::tests(),
+            sentinel::tests(),
             faults::tests(),
             server_changes::tests(),
             misrouted_replies::tests(),

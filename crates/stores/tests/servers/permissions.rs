@@ -54,8 +54,8 @@ async fn select_permission(kind: RedisKind) {
     Operation::new("two").cycle(&*store(&secret(3))).await;
 }
 
-/// What only a user of another database, or of a cluster, needs.
-const ELSEWHERE: [&str; 3] = ["+select", "+cluster|slots", "+asking"];
+/// What only a user of another database, of a cluster, or behind sentinels needs.
+const ELSEWHERE: [&str; 4] = ["+select", "+cluster|slots", "+asking", "+role"];
 
 /// The permissions in the error of a user that has none.
 async fn list_permissions(server: &RedisServer) -> Vec<String> {

@@ -129,6 +129,7 @@ pub(crate) fn end_shared() {
     super::SpannerServer::end_shared();
     super::DynamoDbServer::end_idle();
     super::RedisCluster::end_idle();
+    super::RedisSentinels::end_idle();
 }
 
 #[cfg(test)]

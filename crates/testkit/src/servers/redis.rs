@@ -44,12 +44,13 @@ pub struct RedisServerOptions {
     arguments: Vec<String>,
     steps_clock: bool,
     has_only_tls: bool,
+    is_sentinel: bool,
 }
 
 impl RedisServerOptions {
     /// A server without persistence, on a free loopback port and a socket in its folder.
     pub fn new(kind: RedisKind) -> Self {
-        Self { kind, password: None, arguments: Vec::new(), steps_clock: true, has_only_tls: false }
+        Self { kind, password: None, arguments: Vec::new(), steps_clock: true, has_only_tls: false, is_sentinel: false }
     }
 
     /// Adds arguments, which override those of [`new`](Self::new).
@@ -119,6 +120,17 @@ impl RedisServer {
         let process = ServiceProcess::new(options.kind.name())?;
         let skew = SkewFile::create(process.folder())?;
         Ok(Self { options, address, process, skew })
+    }
+
+    /// A sentinel at this address, which does not run yet. It needs its [`sentinel_file`](Self::sentinel_file).
+    pub(super) fn sentinel_at(mut options: RedisServerOptions, address: SocketAddr) -> io::Result<Self> {
+        options.is_sentinel = true;
+        Self::at(options, address)
+    }
+
+    /// The file in which a sentinel keeps what it knows.
+    pub(super) fn sentinel_file(&self) -> PathBuf {
+        self.data_folder().join("sentinel.conf")
     }
 
     /// The TCP address on which the server listens.
@@ -254,12 +266,14 @@ impl RedisServer {
             if self.options.has_only_tls { ["--port", "0", "--tls-port", &port] } else { ["--port", &port, "", ""] };
         let always = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let ports = ports.into_iter().filter(|word| !word.is_empty());
+        let file = self.options.is_sentinel.then(|| [path(&self.sentinel_file()), "--sentinel".into()]);
         let mut arguments: Vec<String> = always
             .into_iter()
             .chain(ports)
             .map(str::to_owned)
             .chain(["--dir".into(), path(folder), "--unixsocket".into(), path(&socket)])
             .collect();
+        arguments.splice(0..0, file.into_iter().flatten());
         arguments.extend(self.options.password.iter().flat_map(|password| ["--requirepass".into(), password.clone()]));
         arguments.extend(self.options.arguments.iter().cloned());
         arguments

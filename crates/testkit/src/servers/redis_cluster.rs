@@ -3,14 +3,13 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
-use tempfile::TempDir;
 
-use super::process::{DEADLINE, PORTS, new_folder, poll};
+use super::process::{DEADLINE, PORTS, poll};
 use super::redis::{RedisKind, RedisServer, RedisServerOptions};
+use super::redis_tls::{RedisTls, RedisTlsFolder};
 use super::resp::RespValue;
 use crate::{ClockStep, ports};
 
@@ -30,25 +29,6 @@ pub struct RedisClusterOptions {
     password: Option<String>,
     tls: Option<RedisTls>,
     arguments: Vec<String>,
-}
-
-/// What servers that speak nothing but TLS need, in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisTls {
-    /// The certificate of every node, which names its address.
-    pub certificate: String,
-    /// Its key.
-    pub key: String,
-    /// The authority that signed it.
-    pub authority: String,
-}
-
-impl RedisTls {
-    fn write(&self, folder: &Path) -> io::Result<()> {
-        fs::write(folder.join("certificate"), &self.certificate)?;
-        fs::write(folder.join("key"), &self.key)?;
-        fs::write(folder.join("authority"), &self.authority)
-    }
 }
 
 impl RedisClusterOptions {
@@ -78,8 +58,7 @@ impl RedisClusterOptions {
         self
     }
 
-    /// The options of a node. The files for TLS are in this folder.
-    fn node(&self, folder: &Path) -> RedisServerOptions {
+    fn node(&self, tls: &RedisTlsFolder) -> RedisServerOptions {
         let mut options = RedisServerOptions::new(self.kind).with_args(&[
             "--cluster-enabled",
             "yes",
@@ -94,9 +73,7 @@ impl RedisClusterOptions {
         if let Some(password) = &self.password {
             options = options.with_password(password).with_args(&["--masterauth", password]);
         }
-        if self.tls.is_some() {
-            options = options.with_tls(folder);
-        }
+        options = tls.apply(options);
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         options.with_args(&arguments)
     }
@@ -107,8 +84,7 @@ impl RedisClusterOptions {
 pub struct RedisCluster {
     options: RedisClusterOptions,
     nodes: Vec<RedisServer>,
-    /// With the files for TLS.
-    folder: TempDir,
+    tls: RedisTlsFolder,
 }
 
 /// The clusters that no test uses now.
@@ -140,15 +116,10 @@ impl RedisCluster {
     }
 
     async fn launch(options: &RedisClusterOptions) -> io::Result<Self> {
-        // All are held until all are known, so that they differ.
-        let listeners = (0..2 * MASTERS).map(|_| ports::listen()).collect::<io::Result<Vec<_>>>()?;
-        let addresses = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-        drop(listeners);
-        let folder = new_folder()?;
-        options.tls.as_ref().map_or(Ok(()), |tls| tls.write(folder.path()))?;
-        let at = |address: &std::net::SocketAddr| RedisServer::at(options.node(folder.path()), *address);
-        let nodes = addresses.iter().map(at).collect::<io::Result<Vec<_>>>()?;
-        let cluster = Self { options: options.clone(), nodes, folder };
+        let tls = RedisTlsFolder::new(options.tls.as_ref())?;
+        let addresses = ports::several(2 * MASTERS)?.into_iter();
+        let nodes = addresses.map(|address| RedisServer::at(options.node(&tls), address));
+        let cluster = Self { options: options.clone(), nodes: nodes.collect::<io::Result<Vec<_>>>()?, tls };
         for (index, node) in cluster.nodes.iter().enumerate() {
             fs::write(node.data_folder().join("nodes.conf"), cluster.configuration(index))?;
         }
@@ -242,9 +213,9 @@ impl RedisCluster {
         let password = self.options.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
         let [first, _, last] = self.masters() else { unreachable!("there are three masters") };
         let seeds = format!("{password}{},{}", first.address(), last.address());
-        match &self.options.tls {
+        match self.tls.authority() {
             None => format!("redis+cluster://{seeds}"),
-            Some(_) => format!("rediss+cluster://{seeds}?ca={}", self.folder.path().join("authority").display()),
+            Some(authority) => format!("rediss+cluster://{seeds}?ca={}", authority.display()),
         }
     }
 

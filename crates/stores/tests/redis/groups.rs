@@ -1,4 +1,5 @@
-//! The suite's setup of a cluster. The cases take turns on a few clusters: to start one takes seconds.
+//! The suite's setup of a cluster, and of a master with sentinels. The cases take turns on a few of them: to start one
+//! takes seconds.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -11,9 +12,13 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Redis;
-use hapax_testkit::servers::{LentRedisCluster, RedisCluster, RedisClusterOptions, RedisKind, RedisTls};
+use hapax_testkit::servers::{
+    LentRedisCluster, LentRedisSentinels, RedisCluster, RedisClusterOptions, RedisKind, RedisSentinelOptions,
+    RedisSentinels, RedisServer, RedisTls,
+};
 use hapax_testkit::{Backend, ClockStep, Setup, StoredPart, golden_call};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
 
 use super::{LACKING, golden_value, name};
 
@@ -23,13 +28,38 @@ pub(crate) fn cluster_backend(kind: RedisKind) -> Backend {
         RedisKind::Redis => ("redis_cluster", 200),
         RedisKind::Valkey => ("valkey_cluster", 50),
     };
-    let backend = Backend::new(name, move || async move { Box::new(ClusterSetup::new(kind).await) as Box<dyn Setup> });
-    backend.sequences(sequences).requiring(kind.name()).lacking(LACKING)
+    let setup = move || async move {
+        let cluster = RedisCluster::lent(cluster_options(kind)).await.expect("the servers become a cluster");
+        Box::new(GroupSetup::new(kind, RedisGroup::Cluster(cluster)).await) as Box<dyn Setup>
+    };
+    Backend::new(name, setup).sequences(sequences).requiring(kind.name()).lacking(LACKING)
 }
 
-const PASSWORD: &str = "a password";
+/// As [`cluster_backend`].
+pub(crate) fn sentinel_backend(kind: RedisKind) -> Backend {
+    let name = match kind {
+        RedisKind::Redis => "redis_sentinel",
+        RedisKind::Valkey => "valkey_sentinel",
+    };
+    let setup = move || async move {
+        let sentinels = RedisSentinels::lent(sentinel_options(kind)).await.expect("the sentinels start");
+        Box::new(GroupSetup::new(kind, RedisGroup::Sentinels(sentinels)).await) as Box<dyn Setup>
+    };
+    Backend::new(name, setup).sequences(50).requiring(kind.name()).lacking(LACKING)
+}
 
-fn options(kind: RedisKind) -> RedisClusterOptions {
+const PASSWORD: &str = "a-password";
+const SENTINEL_PASSWORD: &str = "another-password";
+
+fn sentinel_options(kind: RedisKind) -> RedisSentinelOptions {
+    let options = RedisSentinelOptions::new(kind).with_args(&["--maxmemory", "32mb"]);
+    match kind {
+        RedisKind::Redis => options,
+        RedisKind::Valkey => options.with_passwords(PASSWORD, SENTINEL_PASSWORD).with_tls(TLS.clone()),
+    }
+}
+
+fn cluster_options(kind: RedisKind) -> RedisClusterOptions {
     // A small limit, so that the case of a full server fills it quickly.
     let options = RedisClusterOptions::new(kind).with_args(&["--maxmemory", "16mb"]);
     match kind {
@@ -51,27 +81,66 @@ static TLS: LazyLock<RedisTls> = LazyLock::new(|| {
     RedisTls { certificate: certificate.pem(), key: key.serialize_pem(), authority }
 });
 
-struct ClusterSetup {
-    cluster: LentRedisCluster,
+/// Servers that are used together.
+enum RedisGroup {
+    Cluster(LentRedisCluster),
+    Sentinels(LentRedisSentinels),
+}
+
+impl RedisGroup {
+    fn url(&self) -> String {
+        match self {
+            Self::Cluster(cluster) => cluster.url(),
+            Self::Sentinels(sentinels) => sentinels.url(),
+        }
+    }
+
+    fn masters(&self) -> &[RedisServer] {
+        match self {
+            Self::Cluster(cluster) => cluster.masters(),
+            Self::Sentinels(sentinels) => &sentinels.servers()[..1],
+        }
+    }
+
+    fn step_clock(&self, step: ClockStep) -> std::io::Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.step_clock(step),
+            Self::Sentinels(sentinels) => sentinels.step_clock(step),
+        }
+    }
+}
+
+struct GroupSetup {
+    group: RedisGroup,
     store: Arc<Redis>,
+    /// With the password of the sentinels.
+    _folder: TempDir,
     /// Connections of the test to the masters.
     inspection: Vec<MultiplexedConnection>,
 }
 
-impl ClusterSetup {
-    async fn new(kind: RedisKind) -> Self {
-        let cluster = RedisCluster::lent(options(kind)).await.expect("the servers become a cluster");
-        let url = cluster.url().replace(PASSWORD, "a%20password").parse().expect("the URL is valid");
+impl GroupSetup {
+    async fn new(kind: RedisKind, group: RedisGroup) -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let mut url = group.url();
+        if let (RedisGroup::Sentinels(_), RedisKind::Valkey) = (&group, kind) {
+            let file = folder.path().join("password");
+            std::fs::write(&file, SENTINEL_PASSWORD).expect("the folder can be written");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&file, mode).expect("the file is ours");
+            url = format!("{url}&sentinel-password-file={}", file.display());
+        }
+        let url = url.parse().expect("the URL is valid");
         let store = Redis::with(&url, Arc::new(Tokio::current())).expect("the URL can be used");
         let mut inspection = Vec::new();
-        for master in cluster.masters() {
-            let socket = format!("unix://{}?pass=a%20password", master.socket_path().display());
+        for master in group.masters() {
+            let socket = format!("unix://{}?pass={PASSWORD}", master.socket_path().display());
             let plain = format!("unix://{}", master.socket_path().display());
             let url = if kind == RedisKind::Valkey { socket } else { plain };
             let client = Client::open(url).expect("the URL is valid");
             inspection.push(client.get_multiplexed_async_connection().await.expect("the node answers"));
         }
-        Self { cluster, store: Arc::new(store), inspection }
+        Self { group, store: Arc::new(store), _folder: folder, inspection }
     }
 
     /// Sends a command about a record to its master. The others refuse it.
@@ -92,7 +161,7 @@ impl ClusterSetup {
 }
 
 #[async_trait]
-impl Setup for ClusterSetup {
+impl Setup for GroupSetup {
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store) as _
     }
@@ -113,7 +182,7 @@ impl Setup for ClusterSetup {
     }
 
     async fn step_clock(&self, step: ClockStep) {
-        self.cluster.step_clock(step).expect("its clocks can be stepped");
+        self.group.step_clock(step).expect("its clocks can be stepped");
     }
 
     /// Flips a bit of the fingerprint, or of the last byte of the answer.

@@ -1,0 +1,206 @@
+//! Masters whose sentinels replace them.
+
+use std::collections::HashSet;
+
+use hapax_core::ErrorKind::{NotApplied, Unusable};
+use hapax_core::Inspect;
+use hapax_core::store::{Finding, Scan, Severity};
+use hapax_testkit::servers::{RedisKind, RedisSentinelOptions, RedisSentinels, RedisServer, RespValue};
+use libtest_mimic::Trial;
+
+use crate::cluster::rest;
+use crate::refusals::assert_refused;
+use crate::support::{FIRST, Operation, ask, config, info, start, store, test, until, write_secret};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let each = RedisKind::ALL.into_iter().flat_map(|kind| {
+        let name = kind.name();
+        [
+            test("a_store_follows_the_sentinels_to_a_new_master", name, move || failover(kind)),
+            test("a_store_leaves_a_killed_master_and_never_returns_to_it", name, move || killed(kind)),
+            test("restricted_users_of_a_master_and_its_sentinels_need_one_more_command_each", name, move || {
+                restricted_users(kind)
+            }),
+        ]
+    });
+    let redis = RedisKind::Redis.name();
+    let once = [
+        test("servers_that_need_no_replica_are_refused_behind_sentinels", redis, lone_master),
+        test("a_master_that_has_lost_its_replicas_is_asked_for_again", redis, cut_off),
+        test("sentinels_that_do_not_agree_name_no_master", redis, no_majority),
+        test("a_url_with_the_wrong_sentinels_names_the_remedy", redis, wrong_urls),
+    ];
+    each.chain(once).collect()
+}
+
+async fn started(options: RedisSentinelOptions) -> RedisSentinels {
+    RedisSentinels::start(options).await.expect("the servers start")
+}
+
+fn refusals(findings: Vec<Finding>) -> Vec<Finding> {
+    findings.into_iter().filter(|finding| finding.severity == Severity::Refuse).collect()
+}
+
+/// How many records there are when the master is replaced. A scan has found a few of them by then.
+const RECORDS: usize = 60;
+
+/// The switch is made while nobody calls: the check notices it. A scan goes on at the new master, whose keys are in
+/// another order.
+async fn failover(kind: RedisKind) {
+    let sentinels = started(RedisSentinelOptions::new(kind)).await;
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&sentinels.url());
+    let all: Vec<_> = (0..RECORDS).map(|n| Operation::new(&n.to_string())).collect();
+    for operation in &all {
+        operation.cycle(&*store).await;
+    }
+    assert_eq!(refusals(store.check().await.unwrap()), []);
+    let begun = store.scan(&Scan::new(5)).await.unwrap();
+    let mut found: HashSet<_> = begun.records.iter().map(|scanned| scanned.rk).collect();
+    assert!(found.len() < RECORDS, "the scan has not ended");
+    // With the mark of the server.
+    let keys = format!("keys={},", RECORDS + 1);
+    until("the replica has the records", || async { info(new, "db0").await.starts_with(&keys) }).await;
+    sentinels.fail_over().await.unwrap();
+    until("the old master is a replica", || async { info(old, "role").await == "slave" }).await;
+    until("the check finds the new master", || async {
+        let checked = store.check().await;
+        checked.is_ok_and(|found| found.iter().any(|finding| finding.message.contains("another process")))
+    })
+    .await;
+    rest(&store, Scan::new(5).from(begun.next.unwrap()), &mut found).await;
+    assert_eq!(found.len(), RECORDS);
+    all[0].assert_replays(&*store, "done").await;
+    until("the new master takes writes", || async { Operation::new("next").begin(&*store, FIRST).await.is_ok() }).await;
+    assert!(info(new, "cmdstat_set").await.starts_with("calls="));
+}
+
+async fn killed(kind: RedisKind) {
+    let options = RedisSentinelOptions::new(kind).down_after(500).with_args(&["--min-replicas-to-write", "0"]);
+    let sentinels = started(options).await;
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
+    Operation::new("one").cycle(&*store).await;
+    old.kill();
+    until("the new master takes writes", || async { Operation::new("two").begin(&*store, FIRST).await.is_ok() }).await;
+    assert_eq!(info(new, "role").await, "master");
+    // It begins as a master and takes writes until the sentinels have told it.
+    old.restart().await.unwrap();
+    Operation::new("three").cycle(&*store).await;
+    until("the old master is a replica", || async { info(old, "role").await == "slave" }).await;
+    Operation::new("three").assert_replays(&*store, "done").await;
+}
+
+/// Every server is asked, because each may become the master.
+async fn lone_master() {
+    let options = RedisSentinelOptions::new(RedisKind::Redis).with_args(&["--min-replicas-to-write", "0"]);
+    let sentinels = started(options).await;
+    let [master, replica] = sentinels.servers() else { unreachable!("there are two servers") };
+    let strict = store(&sentinels.url());
+    let refused = refusals(strict.check().await.unwrap());
+    assert!(refused.iter().all(|one| one.message.contains("min-replicas-to-write 1")), "{refused:?}");
+    let of_replica = format!("replica {}: ", replica.address());
+    let named = |found: &[Finding]| found.iter().map(|one| one.message.starts_with(&of_replica)).collect::<Vec<_>>();
+    assert_eq!(named(&refused), [false, true]);
+    config(master, "min-replicas-to-write", "1").await;
+    assert_eq!(named(&refusals(strict.check().await.unwrap())), [true]);
+    config(replica, "min-replicas-to-write", "1").await;
+    assert_eq!(refusals(strict.check().await.unwrap()), []);
+    config(replica, "maxmemory-policy", "allkeys-lru").await;
+    assert_eq!(named(&refusals(strict.check().await.unwrap())), [true]);
+    config(replica, "maxmemory-policy", "noeviction").await;
+    config(replica, "min-replicas-to-write", "0").await;
+    let accepted = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
+    assert_eq!(refusals(accepted.check().await.unwrap()), []);
+}
+
+/// The old master is not told that the sentinels have named another one, and its connection stands. It refuses writes,
+/// because its replica has left it.
+async fn cut_off() {
+    let sentinels = started(RedisSentinelOptions::new(RedisKind::Redis)).await;
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
+    Operation::new("one").cycle(&*store).await;
+    for sentinel in sentinels.sentinels() {
+        ask(sentinel, &["SENTINEL", "REMOVE", "main"]).await;
+    }
+    ask(new, &["REPLICAOF", "NO", "ONE"]).await;
+    config(new, "min-replicas-to-write", "0").await;
+    let port = new.address().port().to_string();
+    for sentinel in sentinels.sentinels() {
+        ask(sentinel, &["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "2"]).await;
+    }
+    until("the store finds the new master", || async { Operation::new("two").begin(&*store, FIRST).await.is_ok() })
+        .await;
+    assert_eq!(info(old, "role").await, "master");
+    assert_eq!(ask(old, &[b"EXISTS".as_slice(), &Operation::new("two").name()]).await, RespValue::Integer(0));
+}
+
+async fn no_majority() {
+    let sentinels = started(RedisSentinelOptions::new(RedisKind::Redis)).await;
+    let operation = Operation::new("one");
+    let unknown = store(&sentinels.url().replace("/main", "/other"));
+    assert_refused(operation.begin(&*unknown, FIRST).await, Unusable, "no master of the name");
+    let connected = store(&sentinels.url());
+    operation.cycle(&*connected).await;
+    let [first, second, _] = sentinels.sentinels() else { unreachable!("there are three sentinels") };
+    first.kill();
+    let down = format!("sentinel {}: ", first.address());
+    let has = |findings: &[Finding], text: &str| findings.iter().any(|finding| finding.message.contains(text));
+    let findings = connected.check().await.unwrap();
+    assert!(has(&findings, &down) && !has(&findings, "would go unnoticed"), "{findings:?}");
+    operation.assert_replays(&*store(&sentinels.url()), "done").await;
+    second.kill();
+    let without = store(&sentinels.url());
+    assert_refused(Operation::new("two").begin(&*without, FIRST).await, NotApplied, "do not agree");
+    assert_refused(without.check().await, NotApplied, "do not agree");
+    // A connection that stands is still used.
+    operation.assert_replays(&*connected, "done").await;
+    let findings = connected.check().await.unwrap();
+    assert!(has(&findings, "a new master would go unnoticed"), "{findings:?}");
+}
+
+async fn wrong_urls() {
+    let server = start(RedisKind::Redis, &[]).await;
+    let begun = async |url: &str| Operation::new("one").begin(&*store(url), FIRST).await;
+    let no_sentinel = begun(&format!("redis+sentinel://{}/main", server.address())).await;
+    assert_refused(no_sentinel, Unusable, "it is no sentinel");
+    let options = RedisSentinelOptions::new(RedisKind::Redis).with_passwords("one-password", "other-password");
+    let sentinels = started(options).await;
+    assert_refused(begun(&sentinels.url()).await, Unusable, "name its file by ?sentinel-password-file=");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    let with_file = format!("{}?sentinel-password-file={}", sentinels.url(), file.display());
+    write_secret(&file, "one-password");
+    assert_refused(begun(&with_file).await, Unusable, "it rejects sentinel-user");
+    write_secret(&file, "other-password");
+    assert!(begun(&with_file).await.is_ok());
+}
+
+async fn restricted_users(kind: RedisKind) {
+    let sentinels = started(RedisSentinelOptions::new(kind)).await;
+    let of_servers = "~hx:* +set +get +getrange +exists +pexpiretime +pexpire +time +info +eval +evalsha";
+    let of_sentinels = "+sentinel|get-master-addr-by-name";
+    let allow = async |servers: &[RedisServer], permissions: &str| {
+        for server in servers {
+            let words = ["ACL", "SETUSER", "some", "reset", "on", ">secret"];
+            let words: Vec<&str> = words.into_iter().chain(permissions.split(' ')).collect();
+            ask(server, &words).await;
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    write_secret(&file, "secret");
+    let url = sentinels.url().replace("://", "://some:secret@");
+    let url = format!("{url}?sentinel-user=some&sentinel-password-file={}", file.display());
+    let begun = async || Operation::new("one").begin(&*store(&url), FIRST).await;
+    allow(sentinels.sentinels(), "+ping").await;
+    allow(sentinels.servers(), &format!("{of_servers} +role")).await;
+    assert_refused(begun().await, Unusable, of_sentinels);
+    allow(sentinels.sentinels(), of_sentinels).await;
+    allow(sentinels.servers(), of_servers).await;
+    assert_refused(begun().await, Unusable, "behind sentinels +role");
+    allow(sentinels.servers(), &format!("{of_servers} +role")).await;
+    Operation::new("one").cycle(&*store(&url)).await;
+    assert_eq!(refusals(store(&url).check().await.unwrap()), []);
+}
