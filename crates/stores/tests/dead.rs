@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         plain("sqlite::a_letter_with_an_unknown_reason_is_listed_with_the_others", sqlite_unknown),
         servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "postgres", postgres_unknown),
         servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "redis", redis_unknown),
+        servers::test("a_letter_of_a_slot_that_moves_is_neither_lost_nor_free_too_early", "redis", moving_slot),
     ];
     let ledgers = [
         plain("sqlite::a_mark_opens_the_operation_of_its_namespace_again_and_no_other", sqlite_reopens),
@@ -433,6 +434,35 @@ async fn word_used_up(World { letters, _resources }: World) {
     assert!(letters.find(id(1)).await.unwrap().is_some());
     letters.finish(&[(id(1), used_up)]).await.unwrap();
     assert!(letters.find(id(1)).await.unwrap().is_none());
+}
+
+/// The slot of the letters moves key by key, and the set of their source comes last.
+async fn moving_slot() {
+    let cluster = RedisCluster::start(RedisClusterOptions::new(RedisKind::Redis)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&cluster.url().parse().unwrap()).unwrap();
+    put(&letters, [unknown(1), letter(2)]).await;
+    // With a changed reason and a taken letter, every key is there.
+    mark_not_done(&letters, 1).await;
+    assert_eq!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().len(), 1);
+    let before = seen(&letters, 2).await;
+    let (slot, from) = cluster.place_of(b"hx:{dead}").await.unwrap();
+    let to = (from + 1) % cluster.masters().len();
+    cluster.begin_move(slot, from, to).await.unwrap();
+    let others = ["hx:{dead}", "hx:{dead}:ids", "hx:{dead}:marks", "hx:{dead}:reasons", "hx:{dead}:taken"];
+    cluster.move_some(&others.map(str::as_bytes), from, to).await.unwrap();
+    for refused in [
+        letters.mark(id(2), &before, None).await.map(drop),
+        letters.extend(&[id(1)], HOUR).await,
+        letters.take_marked(SOURCE, 10, HOUR).await.map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotApplied);
+    }
+    cluster.move_keys(slot, from, to).await.unwrap();
+    cluster.end_move(slot, from, to).await.unwrap();
+    assert_eq!(letters.mark(id(2), &before, None).await.unwrap(), LetterChange::Yes);
+    letters.extend(&[id(1)], HOUR).await.unwrap();
+    let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
+    assert_eq!(taken.iter().map(|marked| marked.letter.id).collect::<Vec<_>>(), [id(2)]);
 }
 
 /// Two operators see one letter. What the second one saw is an earlier attempt's letter.

@@ -9,8 +9,10 @@
 //! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
 //! ```
 //!
-//! In a cluster the names begin with `hx:{dead}` instead of `hx:dead`, so that all keys are on one node. A script reads
-//! the set of a source before its first write: while the slot moves, a node may have the other keys and not that one.
+//! In a cluster the names begin with `hx:{dead}` instead of `hx:dead`, so that all keys are on one node. While their
+//! slot moves, a node may have some of the keys and not the others. A node refuses a call that names several of its
+//! keys unless it has all of them, so the scripts that add to the set of a source name it, or look into it before they
+//! write.
 
 mod stored;
 
@@ -88,10 +90,17 @@ impl RedisDeadLetters {
 
     /// Runs a script and returns what it replied behind the number of the call.
     async fn run(&self, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
+        self.run_at(None, script, arguments).await
+    }
+
+    /// As [`run`](Self::run), with the set of a source as a sixth key.
+    async fn run_at(&self, source: Option<&[u8]>, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
         let route = self.nodes.route_to(self.keys[0].as_bytes());
         let number = route.number_call();
+        let set = source.map(|source| [self.keys[0].as_bytes(), b":marked:", source].concat());
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| key.as_bytes()).chain(set.as_deref()).collect();
         let mut command = cmd("EVAL");
-        command.arg(script).arg(self.keys.len()).arg(&self.keys[..]).arg(&number[..]);
+        command.arg(script).arg(keys.len()).arg(&keys[..]).arg(&number[..]);
         for argument in arguments {
             command.arg(argument);
         }
@@ -106,6 +115,12 @@ impl RedisDeadLetters {
             Ok(parts)
         };
         Ok(route.call(&command, judge).await?)
+    }
+
+    /// The source of a letter, if there is such a letter. It need not be one that this release can read.
+    async fn source_of(&self, id: DeadLetterId) -> Result<Option<Bytes>> {
+        let reply = self.run(include_str!("dead/source.lua"), &[id.as_bytes()]).await?;
+        Ok(reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten())
     }
 
     /// Frees letters only after this time. A worker that extends its lease has them until then.
@@ -162,7 +177,8 @@ impl DeadLetterStore for RedisDeadLetters {
         let head = [&id.as_bytes()[..], seen.written.as_bytes(), mark.as_bytes(), reason.as_bytes()];
         let replaced = word.map_or(&[][..], LetterWord::replaces).iter().map(|reason| reason.as_str().as_bytes());
         let arguments: Vec<&[u8]> = head.into_iter().chain(replaced).collect();
-        stored::change(self.run(include_str!("dead/mark.lua"), &arguments).await?)
+        let Some(source) = self.source_of(id).await? else { return Ok(LetterChange::Missing) };
+        stored::change(self.run_at(Some(&source), include_str!("dead/mark.lua"), &arguments).await?)
     }
 
     async fn use_up_word(&self, id: DeadLetterId, marked_at: Timestamp) -> Result<Option<Timestamp>> {
@@ -192,7 +208,7 @@ impl DeadLetterStore for RedisDeadLetters {
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
         let (limit, millis) = (limit.to_string(), lease.as_millis().to_string());
         let arguments = [source.as_bytes(), limit.as_bytes(), millis.as_bytes()];
-        let taken = self.run(include_str!("dead/take.lua"), &arguments).await?;
+        let taken = self.run_at(Some(source.as_bytes()), include_str!("dead/take.lua"), &arguments).await?;
         let taken = taken.into_iter().map(stored::taken).collect::<Result<Vec<_>>>()?;
         let (marked, left_out) = readable(taken);
         if !left_out.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::iter;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -126,9 +127,8 @@ impl Link {
                 SlotEntry::Plain => sender.send_packed_command(command).await?.extract_error(),
                 SlotEntry::Asking => {
                     let commands = asking([command]);
-                    let mut replies = sender.send_packed_commands(&commands, 0, commands.len()).await?;
-                    // Behind the reply to `ASKING`.
-                    replies.pop().unwrap_or(Value::Nil).extract_error()
+                    let replies = sender.send_packed_commands(&commands, 0, commands.len()).await?;
+                    behind_asking(replies).pop().unwrap_or(Value::Nil).extract_error()
                 }
             }
         };
@@ -151,8 +151,7 @@ impl Link {
             SlotEntry::Asking => {
                 let commands = asking(commands.cmd_iter());
                 let sent = sender.send_packed_commands(&commands, 0, commands.len());
-                // Each reply stands behind one to `ASKING`.
-                self.wait_for_reply(&connection, sent).await?.into_iter().skip(1).step_by(2).collect()
+                behind_asking(self.wait_for_reply(&connection, sent).await?)
             }
         };
         let pair = <[Value; 2]>::try_from(replies).map_err(|_| RedisCallError::Judged(value::unexpected_reply()));
@@ -296,6 +295,19 @@ fn asking<'a>(commands: impl IntoIterator<Item = &'a Cmd>) -> Pipeline {
         asking.cmd("ASKING").add_command(command.clone());
     }
     asking
+}
+
+/// The replies to the commands, each of which stands behind the one to its `ASKING`. A node that refuses `ASKING` names
+/// the old node for the command, and that one names this node again, so the refusal is the answer.
+fn behind_asking(replies: Vec<Value>) -> Vec<Value> {
+    let mut replies = replies.into_iter();
+    let next = || {
+        Some(match (replies.next()?, replies.next()?) {
+            (refused @ Value::ServerError(_), Value::ServerError(moved)) if moved.code() == "MOVED" => refused,
+            (_, reply) => reply,
+        })
+    };
+    iter::from_fn(next).collect()
 }
 
 fn broken_pipe() -> RedisError {

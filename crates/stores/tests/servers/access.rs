@@ -6,13 +6,15 @@ use std::path::Path;
 
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::Store;
-use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
+use hapax_testkit::servers::{
+    RedisCluster, RedisClusterOptions, RedisKind, RedisServer, RedisServerOptions, RedisTls, RespValue,
+};
 use libtest_mimic::Trial;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use crate::refusals::assert_refused;
-use crate::support::{FIRST, Operation, ask, expect_error, open, start, store, test};
+use crate::support::{FIRST, Operation, ask, config, expect_error, open, start, store, test, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let redis = RedisKind::Redis.name();
@@ -23,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("tls_with_a_private_authority", redis, tls),
         test("tls_with_a_client_certificate", redis, mutual_tls),
         test("tls_and_plain_ports_name_the_right_scheme", redis, wrong_scheme),
+        test("tls_with_the_names_that_a_cluster_announces", redis, announced_names),
     ]
 }
 
@@ -69,6 +72,11 @@ struct CertificateAuthority(TempDir);
 
 impl CertificateAuthority {
     fn new(name: &str) -> Self {
+        Self::of(name, "127.0.0.1")
+    }
+
+    /// The certificate of the server names this host.
+    fn of(name: &str, host: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -76,7 +84,7 @@ impl CertificateAuthority {
         let authority = Self(tempfile::tempdir().unwrap());
         authority.write("ca", &params.self_signed(&authority_key).unwrap().pem());
         let issuer = Issuer::new(params, authority_key);
-        for (name, subject) in [("server", "127.0.0.1"), ("client", "payments.example")] {
+        for (name, subject) in [("server", host), ("client", "payments.example")] {
             let key = KeyPair::generate().unwrap();
             let leaf = CertificateParams::new(vec![subject.into()]).unwrap().signed_by(&key, &issuer).unwrap();
             authority.write(&format!("{name}-cert"), &leaf.pem());
@@ -91,6 +99,11 @@ impl CertificateAuthority {
 
     fn path(&self, name: &str) -> String {
         Path::new(self.0.path()).join(name).display().to_string()
+    }
+
+    fn tls(&self) -> RedisTls {
+        let read = |name| fs::read_to_string(self.path(name)).unwrap();
+        RedisTls { certificate: read("server-cert"), key: read("server-key"), authority: read("ca") }
     }
 
     /// Starts a server with TLS. Returns it and the address of its TLS port.
@@ -149,4 +162,25 @@ async fn wrong_scheme() {
     let to_secure = store(&format!("redis://{secure}"));
     assert_refused(operation.begin(&*to_secure, FIRST).await, NotApplied, "write rediss://");
     assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
+}
+
+/// The certificates of the nodes name what they announce, and not their addresses.
+async fn announced_names() {
+    let names = ["--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"];
+    let options = RedisClusterOptions::new(RedisKind::Redis).with_args(&names);
+    let authority = CertificateAuthority::of("ours", "localhost");
+    let cluster = RedisCluster::start(options.with_tls(authority.tls())).await.unwrap();
+    let url = cluster.url().replace("127.0.0.1", "localhost");
+    let by_name = store(&url);
+    // A few for each master.
+    for n in 0..10 {
+        let operation = Operation::new(&n.to_string());
+        until("the nodes know the names of each other", || async { operation.begin(&*by_name, FIRST).await.is_ok() })
+            .await;
+    }
+    for node in cluster.nodes() {
+        config(node, "cluster-preferred-endpoint-type", "ip").await;
+    }
+    let by_address = Operation::new("one").begin(&*store(&url), FIRST).await;
+    assert_refused(by_address, Unusable, "the server's certificate is not trusted");
 }

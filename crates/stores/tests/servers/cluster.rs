@@ -31,6 +31,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_scan_finds_every_record_although_slots_move", redis, moving_scan),
         test("a_master_that_restarts_empty_is_reported_by_name", redis, empty_restart),
         test("a_url_of_the_wrong_kind_names_the_right_one", redis, wrong_urls),
+        test("a_user_without_asking_is_told_so_while_a_slot_moves", redis, without_asking),
+        test("a_call_that_nodes_send_to_each_other_ends_as_not_applied", redis, naming_each_other),
     ];
     each.chain(once).collect()
 }
@@ -222,6 +224,35 @@ async fn wrong_urls() {
     assert_refused(elsewhere.begin(&*node, FIRST).await, NotApplied, "redis+cluster://HOST");
     let nowhere = store("redis+cluster://127.0.0.1:1");
     assert_refused(Operation::new("one").begin(&*nowhere, FIRST).await, NotApplied, "cannot be reached");
+}
+
+/// Behind the refusal of `ASKING` comes a redirection to the old node, which would hide it.
+async fn without_asking() {
+    let cluster = own(RedisKind::Redis, &[]).await;
+    let commands = "+set +get +getrange +exists +pexpiretime +pexpire +time +info +eval +evalsha +cluster|slots";
+    for node in cluster.nodes() {
+        let words = ["ACL", "SETUSER", "some", "reset", "on", ">secret", "~hx:*"];
+        ask(node, &words.into_iter().chain(commands.split(' ')).collect::<Vec<_>>()).await;
+    }
+    let store = store(&cluster.url().replace("://", "://some:secret@"));
+    let (operation, slot) = at(&cluster, 0).await;
+    let rk = operation.0.record_key();
+    store.read(&rk).await.unwrap();
+    cluster.begin_move(slot, 0, 2).await.unwrap();
+    assert_refused(operation.begin(&*store, FIRST).await, Unusable, "+asking");
+    assert_refused(store.read(&rk).await, Unusable, "+asking");
+}
+
+/// Two nodes name each other for one slot.
+async fn naming_each_other() {
+    let cluster = own(RedisKind::Redis, &[]).await;
+    let store = store(&cluster.url());
+    let (operation, slot) = at(&cluster, 0).await;
+    store.read(&operation.0.record_key()).await.unwrap();
+    let other = ask(&cluster.nodes()[1], &["CLUSTER", "MYID"]).await.text();
+    ask(&cluster.nodes()[0], &["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &other]).await;
+    assert_refused(operation.begin(&*store, FIRST).await, NotApplied, "another node of the cluster has the key");
+    assert_refused(store.read(&operation.0.record_key()).await, NotApplied, "another node of the cluster has the key");
 }
 
 async fn restricted_user(kind: RedisKind) {

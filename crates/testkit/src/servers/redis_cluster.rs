@@ -262,24 +262,33 @@ impl RedisCluster {
     ///
     /// If the future is dropped, each key is at one of the nodes.
     pub async fn move_keys(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
-        let port = self.nodes[to].address().port().to_string();
-        let password = self.options.password.clone();
         loop {
             let listed = self.nodes[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]).await?;
             let RespValue::Array(keys) = listed else { return Err(io::Error::other(format!("{listed:?}"))) };
             if keys.is_empty() {
                 return Ok(());
             }
-            let mut words: Vec<Vec<u8>> =
-                [b"MIGRATE".to_vec(), b"127.0.0.1".to_vec(), port.clone().into(), Vec::new()].into();
-            words.extend([b"0".to_vec(), b"5000".to_vec()]);
-            words.extend(password.iter().flat_map(|password| [b"AUTH".to_vec(), password.clone().into()]));
-            words.push(b"KEYS".to_vec());
-            words.extend(
-                keys.into_iter().filter_map(|key| if let RespValue::Bulk(key) = key { Some(key.into()) } else { None }),
-            );
-            self.order(from, &words).await?;
+            let keys = keys.iter().filter_map(|key| if let RespValue::Bulk(key) = key { Some(&key[..]) } else { None });
+            self.move_some(&keys.collect::<Vec<_>>(), from, to).await?;
         }
+    }
+
+    /// Moves some keys of a slot that is on its way.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not reply, or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, each key is at one of the nodes.
+    pub async fn move_some(&self, keys: &[&[u8]], from: usize, to: usize) -> io::Result<()> {
+        let port = self.nodes[to].address().port().to_string();
+        let mut words: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"5000"];
+        words.extend(self.options.password.iter().flat_map(|password| [b"AUTH", password.as_bytes()]));
+        words.push(b"KEYS");
+        words.extend(keys);
+        self.order(from, &words).await
     }
 
     /// Gives a slot whose keys have moved to its new node. The old node and the third master learn it, too.

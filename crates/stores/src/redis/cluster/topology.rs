@@ -9,15 +9,16 @@ use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use hapax_net::url::Host;
 use parking_lot::{Mutex, RwLock};
-use redis::cmd;
+use redis::{Value, pipe};
 use tokio::sync::watch;
 
 use super::slots::{ClusterShard, SlotMap, SlotRange, parse_ranges};
 use crate::redis::RedisUrl;
 use crate::redis::amnesia::{AmnesiaMarks, MasterMarks};
 use crate::redis::call_error::RedisCallError;
-use crate::redis::link::Link;
+use crate::redis::link::{Link, SlotEntry};
 use crate::redis::server_monitor::ServerMonitor;
+use crate::redis::value;
 use crate::server_events::EventCounter;
 
 /// How long a node may take to tell the slots. Then another one is asked.
@@ -58,6 +59,9 @@ pub(super) struct ClusterTopology {
     refreshes: watch::Sender<u64>,
     /// Which node is asked first. It changes each time, because a node that is cut off may tell old slots.
     turn: AtomicUsize,
+    /// The configuration epoch of the cluster when the map was read. It grows with each takeover, and with most moves
+    /// of a slot.
+    epoch: AtomicU64,
     /// Why the last refresh failed.
     last_failure: Mutex<Option<(ErrorKind, String)>>,
     calls: AtomicU64,
@@ -80,6 +84,7 @@ impl ClusterTopology {
             last_refresh: Mutex::default(),
             refreshes: watch::Sender::new(0),
             turn: AtomicUsize::default(),
+            epoch: AtomicU64::default(),
             last_failure: Mutex::default(),
             calls: AtomicU64::new(u64::from_be_bytes(first_call)),
             failovers: EventCounter::default(),
@@ -183,22 +188,30 @@ impl ClusterTopology {
     }
 
     async fn refresh(&self) {
-        let mut failure = None;
-        for node in self.candidates() {
-            match self.ranges_from(&node).await {
-                Ok(ranges) if !ranges.is_empty() => {
-                    self.install(ranges);
-                    *self.last_failure.lock() = None;
-                    return;
+        let (mut failure, mut old) = (None, Vec::new());
+        let candidates = self.candidates();
+        for node in &candidates {
+            match self.slots_from(node).await {
+                Ok(told) if told.ranges.is_empty() => {
+                    failure = Some((ErrorKind::NotApplied, format!("{} knows no slots", node.address)));
                 }
-                Ok(_) => failure = Some((ErrorKind::NotApplied, format!("{} knows no slots", node.address))),
+                Ok(told) if told.is_older_than(self.epoch.load(Ordering::Relaxed)) => {
+                    failure = Some((ErrorKind::NotApplied, format!("{} knows old slots only", node.address)));
+                    old.push(told);
+                }
+                Ok(told) => return self.install(told),
                 Err(error) => {
                     let error = Error::from(error);
                     failure = Some((error.kind(), format!("{}: {error}", node.address)));
                 }
             }
         }
-        *self.last_failure.lock() = failure;
+        // A few nodes may be cut off. If most are of this epoch, the cluster was made anew.
+        let most = old.len() * 2 > candidates.len();
+        match old.into_iter().max_by_key(|told| told.epoch).filter(|_| most) {
+            Some(told) => self.install(told),
+            None => *self.last_failure.lock() = failure,
+        }
     }
 
     /// The nodes that may tell the slots, those first that were not asked for the longest time.
@@ -221,23 +234,31 @@ impl ClusterTopology {
         nodes
     }
 
-    async fn ranges_from(&self, node: &ClusterNode) -> Result<Vec<SlotRange>, RedisCallError> {
+    async fn slots_from(&self, node: &ClusterNode) -> Result<ToldSlots, RedisCallError> {
         let link = Arc::clone(self.control.lock().entry(node.number).or_insert_with(|| Arc::new(node.link())));
-        let mut command = cmd("CLUSTER");
-        command.arg("SLOTS");
-        let asked = link.call(&command, |reply| parse_ranges(reply, &node.address));
+        let mut commands = pipe();
+        commands.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        let asked = link.call_pair(SlotEntry::Plain, &commands, |[slots, info]| {
+            let slots = slots.extract_error().map_err(RedisCallError::Sent)?;
+            let ranges = parse_ranges(slots, &node.address).map_err(RedisCallError::Judged)?;
+            Ok(ToldSlots { ranges, epoch: parse_epoch(info) })
+        });
         let silent = || Error::new(ErrorKind::NotApplied, "the node does not answer");
         let answered = runtime::timeout(&*self.runtime, ANSWER_TIME, asked).await;
         answered.unwrap_or_else(|| Err(RedisCallError::Judged(silent())))
     }
 
-    fn install(&self, ranges: Vec<SlotRange>) {
+    fn install(&self, ToldSlots { ranges, epoch }: ToldSlots) {
         let with_nodes = |mut range: SlotRange| {
             let nodes = std::mem::take(&mut range.nodes).into_iter().map(|address| self.node(address)).collect();
             (range, nodes)
         };
         let ranges: Vec<_> = ranges.into_iter().map(with_nodes).collect();
         let next = SlotMap::of(&ranges);
+        if let Some(epoch) = epoch {
+            self.epoch.store(epoch, Ordering::Relaxed);
+        }
+        *self.last_failure.lock() = None;
         let mut map = self.map.write();
         // A replica that has become a master may lack the last writes of its old one.
         for _ in map.promoted(&next) {
@@ -247,11 +268,48 @@ impl ClusterTopology {
     }
 }
 
+/// The slots as one node tells them.
+struct ToldSlots {
+    ranges: Vec<SlotRange>,
+    /// The configuration epoch that the node knows. `None` for a user that may not ask for it.
+    epoch: Option<u64>,
+}
+
+impl ToldSlots {
+    /// Whether the node has missed a change of the cluster: it may have been paused, or is cut off from the others.
+    fn is_older_than(&self, epoch: u64) -> bool {
+        self.epoch.is_some_and(|told| told < epoch)
+    }
+}
+
+/// Reads the epoch in the reply to `CLUSTER INFO`.
+fn parse_epoch(info: Value) -> Option<u64> {
+    let info = value::reply_bytes(info).ok()??;
+    let info = String::from_utf8_lossy(&info);
+    info.lines().find_map(|line| line.trim_end().strip_prefix("cluster_current_epoch:")?.parse().ok())
+}
+
 struct RefreshEnd(Arc<ClusterTopology>);
 
 impl Drop for RefreshEnd {
     fn drop(&mut self) {
         self.0.is_refreshing.store(false, Ordering::Release);
         self.0.refreshes.send_modify(|ended| *ended += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_has_missed_a_change_tells_old_slots() {
+        let info = |text: &str| Value::VerbatimString { format: redis::VerbatimFormat::Text, text: text.into() };
+        let told = |reply| ToldSlots { ranges: Vec::new(), epoch: parse_epoch(reply) };
+        let seventh = told(info("cluster_state:ok\r\ncluster_current_epoch:7\r\ncluster_my_epoch:3\r\n"));
+        assert_eq!(seventh.epoch, Some(7));
+        assert_eq!([6, 7, 8].map(|epoch| seventh.is_older_than(epoch)), [false, false, true]);
+        let refused = redis::parse_redis_value(b"-NOPERM no permission\r\n").unwrap();
+        assert!(!told(refused).is_older_than(8), "without the permission every node counts");
     }
 }

@@ -1,7 +1,8 @@
--- KEYS: as put.lua. ARGV: number of the call, source, count, lease in ms. Replies as find.lua, with many letters.
+-- KEYS: as put.lua, and the set of the source. ARGV: number of the call, source, count, lease in ms. Replies as
+-- find.lua, with many letters.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local marked = KEYS[1] .. ':marked:' .. ARGV[2]
+local marked = KEYS[6]
 local reply = {ARGV[1]}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', marked, '-inf', now, 'LIMIT', 0, ARGV[3])) do
     local entry = redis.call('HGET', KEYS[2], id)
