@@ -1,6 +1,6 @@
 //! The store on Google Cloud Spanner: one row for each record, written in transactions.
 //!
-//! Spanner keeps a clock that never steps back, so every lease and every lifetime is judged by `CURRENT_TIMESTAMP()`.
+//! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges every lease and lifetime.
 //!
 //! ```text
 //! url.rs           the URL of a database
@@ -50,10 +50,10 @@ const STATE_HOLDS: Duration = Duration::from_secs(60);
 
 /// A store in a database of Google Cloud Spanner, for any number of hosts.
 ///
-/// Leases and lifetimes are judged by the clock of Spanner. A call whose caller has gone runs to its end, so that no
-/// lock stays behind.
+/// Leases and lifetimes are judged by the clock of Spanner. A call for a key whose caller has gone runs to its end, so
+/// that no lock stays behind. A sweep that is dropped can leave locks until Spanner ends its transaction.
 ///
-/// It keeps no high-water mark of tokens. Tokens grow with the clock of Spanner, which does not step back.
+/// It keeps no high-water mark of tokens. Tokens grow with the clock of Spanner.
 ///
 /// ```no_run
 /// use std::sync::Arc;

@@ -15,6 +15,7 @@ use http::uri::PathAndQuery;
 use hyper::rt::Executor;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
@@ -51,9 +52,17 @@ pub struct GoogleEndpoint {
 /// A service that is called over one connection. Clones share it.
 #[derive(Clone)]
 pub struct GoogleClient {
-    channel: Channel,
+    connection: Arc<Mutex<Connection>>,
+    endpoint: Endpoint,
+    connector: HttpsConnector<HttpConnector<HostResolver>>,
     credentials: GoogleCredentials,
     runtime: Arc<dyn Runtime>,
+}
+
+/// The connection, and how many there were before it.
+struct Connection {
+    channel: Channel,
+    number: u64,
 }
 
 /// A call, or the beginning of a stream.
@@ -113,12 +122,15 @@ impl GoogleClient {
         let channel = channel.executor(TaskExecutor(Arc::clone(&runtime)));
         let channel = channel.connect_timeout(connect_within).http2_keep_alive_interval(KEEP_ALIVE);
         let channel = channel.http2_max_header_list_size(MAX_HEADER);
-        let channel = channel.keep_alive_timeout(KEEP_ALIVE_WITHIN).keep_alive_while_idle(true);
-        let channel = channel.connect_with_connector_lazy(HttpsConnector::from((connector, tls)));
-        Ok(Self { channel, credentials, runtime })
+        let endpoint = channel.keep_alive_timeout(KEEP_ALIVE_WITHIN).keep_alive_while_idle(true);
+        let connector = HttpsConnector::from((connector, tls));
+        let channel = endpoint.connect_with_connector_lazy(connector.clone());
+        let connection = Arc::new(Mutex::new(Connection { channel, number: 0 }));
+        Ok(Self { connection, endpoint, connector, credentials, runtime })
     }
 
-    /// Makes a call, and returns its answer. If the service does not take the credentials, it tries others once.
+    /// Makes a call, and returns its answer. If the service does not take the credentials, it tries others once. After a
+    /// call without an answer in time, later calls take a new connection: the old one may be cut without a sign of it.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -130,7 +142,7 @@ impl GoogleClient {
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
-        let is_sent = AtomicBool::new(false);
+        let (is_sent, number) = (AtomicBool::new(false), self.connection.lock().number);
         let answer = self.authorized(|token| {
             let (call, is_sent) = (&call, &is_sent);
             Box::pin(async move {
@@ -146,7 +158,20 @@ impl GoogleClient {
             true => GoogleFailure::Unknown(format!("no answer came within {:?}", call.limit).into()),
             false => GoogleFailure::NotSent(not_applied("credentials for Google Cloud are not found in time")),
         };
-        timeout(&*self.runtime, call.limit, answer).await.unwrap_or_else(|| Err(late())).map(|(answer, _)| answer)
+        let Some(answer) = timeout(&*self.runtime, call.limit, answer).await else {
+            self.leave(number);
+            return Err(late());
+        };
+        answer.map(|(answer, _)| answer)
+    }
+
+    /// Leaves a connection, unless another call has left it. Streams stay on it.
+    fn leave(&self, number: u64) {
+        let mut connection = self.connection.lock();
+        if connection.number == number {
+            let channel = self.endpoint.connect_with_connector_lazy(self.connector.clone());
+            *connection = Connection { channel, number: number + 1 };
+        }
     }
 
     /// Begins a stream in both directions with this message. `stopped` ends our direction. It returns when the service
@@ -203,7 +228,8 @@ impl GoogleClient {
     }
 
     async fn grpc(&self) -> Result<Grpc<Channel>, GoogleFailure> {
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+        let channel = self.connection.lock().channel.clone();
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
         let unready = |error| GoogleFailure::NotSent(not_applied("Google Cloud cannot be reached").caused_by(error));
         grpc.ready().await.map_err(unready)?;
         Ok(grpc)

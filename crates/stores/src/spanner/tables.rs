@@ -28,8 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) struct RecordTableState {
     /// The name and the type of each. Empty if there is no table.
     columns: Vec<(String, String)>,
-    /// Whether Spanner removes what has expired.
-    removes_expired: bool,
+    /// The columns of the primary key.
+    key: Vec<String>,
+    /// Which rows Spanner removes, as it says it. Empty if none.
+    policy: String,
 }
 
 impl RecordTableState {
@@ -43,20 +45,30 @@ impl RecordTableState {
         }
         let policy = api.read(&SqlStatement::new(include_str!("migrations/policy.sql"))).await?;
         let policy = policy.first().map(|row| columns::<1>(&row.values)?[0].as_text()).transpose()?.flatten();
-        Ok(Self { columns: found, removes_expired: policy.is_some_and(|policy| !policy.is_empty()) })
+        let rows = api.read(&SqlStatement::new(include_str!("migrations/key.sql"))).await?;
+        let key = rows.iter().map(|row| Ok(columns::<1>(&row.values)?[0].as_text()?.unwrap_or_default().to_owned()));
+        Ok(Self { columns: found, key: key.collect::<Result<_>>()?, policy: policy.unwrap_or_default().to_owned() })
     }
 
     pub(super) fn exists(&self) -> bool {
         !self.columns.is_empty()
     }
 
+    /// Whether Spanner removes rows.
     pub(super) fn removes_expired(&self) -> bool {
-        self.removes_expired
+        !self.policy.is_empty()
+    }
+
+    /// Whether the policy removes only rows whose record has expired: `OLDER_THAN(expires_at, INTERVAL 1 DAY)`.
+    fn keeps_live_records(&self) -> bool {
+        let written = self.policy.to_ascii_lowercase().replace([' ', '`'], "");
+        let days = written.strip_prefix("older_than(expires_at,interval").and_then(|rest| rest.strip_suffix("day)"));
+        days.is_some_and(|days| !days.is_empty() && days.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
     /// The statements that make what is missing.
     pub(super) fn missing(&self) -> Vec<String> {
-        let statement = match (self.exists(), self.removes_expired) {
+        let statement = match (self.exists(), self.removes_expired()) {
             (true, true) => return Vec::new(),
             (true, false) => include_str!("migrations/0001_records_policy.sql"),
             (false, _) => include_str!("migrations/0001_records.sql"),
@@ -67,24 +79,29 @@ impl RecordTableState {
 
     /// What endangers the guarantee, or costs more than it should.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        if !self.exists() {
-            let message = "the table hapax_record is missing: run `hapax migrate`".into();
-            return vec![Finding { severity: Severity::Refuse, message }];
-        }
         let has = |(name, column_type): &(&str, &str)| {
             self.columns.iter().any(|(found, found_type)| found == name && found_type == column_type)
         };
-        if !COLUMNS.iter().all(has) {
-            let message = "the table hapax_record has other columns: another program or a later release made it".into();
-            return vec![Finding { severity: Severity::Refuse, message }];
-        }
-        if !self.removes_expired {
-            let message = "the table hapax_record has no row deletion policy, so sweeps read the whole table: run \
-                           `hapax migrate`"
-                .into();
-            return vec![Finding { severity: Severity::Warn, message }];
-        }
-        Vec::new()
+        let (severity, message) = if !self.exists() {
+            (Severity::Refuse, "the table hapax_record is missing: run `hapax migrate`")
+        } else if !COLUMNS.iter().all(has) {
+            let why = "the table hapax_record has other columns: another program or a later release made it";
+            (Severity::Refuse, why)
+        } else if self.key != ["rk"] {
+            let why = "the primary key of hapax_record is not rk, so a key could be granted twice: make the table anew";
+            (Severity::Refuse, why)
+        } else if !self.removes_expired() {
+            let why = "the table hapax_record has no row deletion policy, so sweeps read the whole table: run `hapax \
+                       migrate`";
+            (Severity::Warn, why)
+        } else if !self.keeps_live_records() {
+            let why = "the row deletion policy of hapax_record removes records before their end: replace it by \
+                       OLDER_THAN(expires_at, INTERVAL 1 DAY)";
+            (Severity::Refuse, why)
+        } else {
+            return Vec::new();
+        };
+        vec![Finding { severity, message: message.into() }]
     }
 }
 
@@ -163,19 +180,36 @@ async fn finish(api: &SpannerApi, begun: SpannerResult<AdminOperation>) -> Spann
 mod tests {
     use super::*;
 
-    fn state(columns: &[(&str, &str)], removes_expired: bool) -> RecordTableState {
+    const POLICY: &str = "OLDER_THAN(expires_at, INTERVAL 1 DAY)";
+
+    fn state(columns: &[(&str, &str)], policy: &str) -> RecordTableState {
         let columns = columns.iter().map(|(name, column_type)| ((*name).to_owned(), (*column_type).to_owned()));
-        RecordTableState { columns: columns.collect(), removes_expired }
+        RecordTableState { columns: columns.collect(), key: vec!["rk".to_owned()], policy: policy.to_owned() }
+    }
+
+    fn is_refused(state: &RecordTableState) -> bool {
+        matches!(&state.findings()[..], [Finding { severity: Severity::Refuse, .. }])
     }
 
     #[test]
     fn a_table_with_other_columns_is_refused_and_one_that_keeps_what_has_expired_is_worth_a_warning() {
-        assert_eq!(state(&COLUMNS, true).findings(), []);
-        assert!(matches!(&state(&COLUMNS, false).findings()[..], [Finding { severity: Severity::Warn, .. }]));
+        assert_eq!(state(&COLUMNS, POLICY).findings(), []);
+        assert!(matches!(&state(&COLUMNS, "").findings()[..], [Finding { severity: Severity::Warn, .. }]));
         let others = [&COLUMNS[..3], &[("rk", "STRING(16)"), COLUMNS[1], COLUMNS[2], COLUMNS[3]], &[]];
         for columns in others {
-            let findings = state(columns, true).findings();
-            assert!(matches!(&findings[..], [Finding { severity: Severity::Refuse, .. }]), "{columns:?}");
+            assert!(is_refused(&state(columns, POLICY)), "{columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_loses_live_records_or_has_a_key_twice_is_refused() {
+        for policy in ["OLDER_THAN(armed_at, INTERVAL 1 DAY)", "OLDER_THAN(expires_at, INTERVAL -1 DAY)", "TRUE"] {
+            assert!(is_refused(&state(&COLUMNS, policy)), "{policy}");
+        }
+        assert_eq!(state(&COLUMNS, "older_than(`expires_at`, interval 30 day)").findings(), []);
+        for key in [&["rk", "armed_at"][..], &["expires_at"], &[]] {
+            let key = key.iter().map(|column| (*column).to_owned()).collect();
+            assert!(is_refused(&RecordTableState { key, ..state(&COLUMNS, POLICY) }));
         }
     }
 
@@ -185,8 +219,8 @@ mod tests {
             let missing = state.missing();
             assert!(missing.len() == 1 && missing[0].contains(words) && !missing[0].contains("--"), "{missing:?}");
         };
-        has(state(&[], false), "TABLE hapax_record (");
-        has(state(&COLUMNS, false), "TABLE hapax_record ADD ROW DELETION POLICY");
-        assert_eq!(state(&COLUMNS, true).missing(), Vec::<String>::new());
+        has(state(&[], ""), "TABLE hapax_record (");
+        has(state(&COLUMNS, ""), "TABLE hapax_record ADD ROW DELETION POLICY");
+        assert_eq!(state(&COLUMNS, POLICY).missing(), Vec::<String>::new());
     }
 }

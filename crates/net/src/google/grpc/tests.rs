@@ -78,6 +78,20 @@ async fn credentials(folder: &tempfile::TempDir, tokens: &[&str]) -> (TokenServe
     (server, GoogleCredentials::from_file(file, Arc::new(Tokio::current())).unwrap())
 }
 
+#[tokio::test]
+async fn after_a_call_without_an_answer_the_next_one_takes_a_new_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = client(&listener.local_addr().unwrap().to_string());
+    let silent = request(Duration::from_millis(200));
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let called = client.call::<_, Text>(silent.clone());
+        let (answer, accepted) = tokio::join!(called, timeout(&*client.runtime, LONG, listener.accept()));
+        held.push(accepted.expect("a new connection").unwrap());
+        assert!(matches!(answer, Err(GoogleFailure::Unknown(_))), "{answer:?}");
+    }
+}
+
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
