@@ -15,6 +15,7 @@ mod handshake;
 mod misrouted_replies;
 mod permissions;
 mod postgres;
+mod races;
 mod refusals;
 mod sentinel;
 mod server_changes;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
             connections::tests(),
             access::tests(),
             cluster::tests(),
+            races::tests(),
             sentinel::tests(),
             faults::tests(),
             server_changes::tests(),
