@@ -27,6 +27,7 @@ use hapax_core::broker::{
     LetterWord, ListedLetter, MarkedLetter, SeenLetter,
 };
 use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use redis::{Value, cmd};
 
@@ -159,6 +160,15 @@ impl DeadLetters for RedisDeadLetters {
 
 #[async_trait]
 impl DeadLetterStore for RedisDeadLetters {
+    /// Behind sentinels, the server and its replicas are checked as for records: a letter that an old master has
+    /// confirmed is lost.
+    async fn check(&self) -> Result<Vec<Finding>> {
+        match &self.nodes {
+            RedisNodes::Single(server) if server.is_behind_sentinels() => server.findings().await,
+            RedisNodes::Single(_) | RedisNodes::Cluster(_) => Ok(Vec::new()),
+        }
+    }
+
     async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
         let after = stored::entry(after)?;
         // The server would take 0 for no limit.

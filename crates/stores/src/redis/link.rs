@@ -325,15 +325,18 @@ async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<Open
 }
 
 async fn connect_to_master(url: &RedisUrl, monitor: &ServerMonitor) -> Result<OpenedConnection, RedisCallError> {
-    let begun = monitor.runtime().boottime_now();
+    let (question, begun) = (monitor.begin_question(), monitor.runtime().boottime_now());
+    let late = || {
+        let message = "the sentinels named the master too long ago";
+        RedisCallError::Judged(Error::new(ErrorKind::NotApplied, message))
+    };
     let master = sentinel::master(url, monitor.runtime()).await.map_err(RedisCallError::Judged)?;
     // A switch that is noticed after this makes the connection an old one.
-    let switches = monitor.note_master(&master);
+    let switches = monitor.note_master(question, &master).ok_or_else(late)?;
     let sender = open(&url.at(master), monitor).await?;
     let opened_at = monitor.runtime().boottime_now();
     if opened_at.saturating_sub(begun) > FRESH {
-        let message = "the sentinels named the master too long ago";
-        return Err(RedisCallError::Judged(Error::new(ErrorKind::NotApplied, message)));
+        return Err(late());
     }
     Ok(OpenedConnection { sender, switches, opened_at })
 }

@@ -38,6 +38,10 @@ impl SingleServer {
         Self { url, monitor, links }
     }
 
+    pub(super) fn is_behind_sentinels(&self) -> bool {
+        self.url.deployment() == Deployment::Sentinel
+    }
+
     /// Looks at the server, and at what stands behind it.
     pub(super) async fn findings(&self) -> Result<Vec<Finding>> {
         match self.url.deployment() {

@@ -103,6 +103,7 @@ fn host(parts: impl IntoIterator<Item = Value>) -> Option<Host> {
 
 /// The answers of the sentinels so far.
 struct SentinelVotes {
+    sentinels: usize,
     /// How many must agree: more than half.
     enough: usize,
     votes: BTreeMap<String, (usize, Host)>,
@@ -118,7 +119,7 @@ impl SentinelVotes {
     }
 
     fn among(sentinels: usize) -> Self {
-        Self { enough: sentinels / 2 + 1, votes: BTreeMap::new(), unaware: 0, failures: Vec::new() }
+        Self { sentinels, enough: sentinels / 2 + 1, votes: BTreeMap::new(), unaware: 0, failures: Vec::new() }
     }
 
     fn count(&mut self, sentinel: &Host, answer: SentinelAnswer) {
@@ -140,9 +141,10 @@ impl SentinelVotes {
             return unusable("the sentinels know no master of the name in the URL");
         }
         let message = "the sentinels do not agree on the master";
-        // A wrong password stays wrong, so it is worth more than a sentinel that is down.
-        let lasting = self.failures.iter().find(|(kind, _)| *kind == ErrorKind::Unusable);
-        match lasting.or(self.failures.first()) {
+        // A wrong password stays wrong. But as long as the others can agree, only they keep the master unknown.
+        let lasting = || self.failures.iter().filter(|(kind, _)| *kind == ErrorKind::Unusable);
+        let first = if lasting().count() > self.sentinels - self.enough { lasting().next() } else { None };
+        match first.or(self.failures.iter().find(|(kind, _)| *kind != ErrorKind::Unusable)) {
             Some((ErrorKind::Unusable, cause)) => unusable(format!("{message}: {cause}")),
             Some((_, cause)) => Error::new(ErrorKind::NotApplied, format!("{message}: {cause}")),
             None => Error::new(ErrorKind::NotApplied, message),
@@ -201,10 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_password_outweighs_a_sentinel_that_is_down() {
+    fn wrong_passwords_last_only_where_they_prevent_a_majority() {
         let mut votes = SentinelVotes::among(3);
         votes.count(&named("a"), Err(Error::new(ErrorKind::NotApplied, "it does not answer")));
         votes.count(&named("b"), Err(unusable("it asks for a password")));
+        assert_eq!(votes.failure().kind(), ErrorKind::NotApplied, "a and c may agree later");
+        votes.count(&named("c"), Err(unusable("it asks for a password")));
         let error = votes.failure();
         assert_eq!(error.kind(), ErrorKind::Unusable);
         assert!(error.to_string().ends_with("sentinel b:6379: it asks for a password"), "{error}");

@@ -29,8 +29,11 @@ pub(super) struct ServerMonitor {
     process: LastValue,
     /// The number of the next call of a script.
     calls: AtomicU64,
-    /// The master that the sentinels named last, and how often they had named another one before.
-    master: Mutex<Option<Host>>,
+    /// The number of the next question to the sentinels.
+    questions: AtomicU64,
+    /// The master that the sentinels named last, with the number of the question, and how often they had named another
+    /// one before.
+    master: Mutex<Option<(u64, Host)>>,
     switches: AtomicU64,
     has_skew: AtomicBool,
     /// Whether the server's clock was ever compared with this host's.
@@ -51,6 +54,7 @@ impl ServerMonitor {
             marks,
             process: LastValue::default(),
             calls: AtomicU64::new(u64::from_be_bytes(first_call)),
+            questions: AtomicU64::default(),
             master: Mutex::default(),
             switches: AtomicU64::default(),
             has_skew: AtomicBool::default(),
@@ -79,13 +83,23 @@ impl ServerMonitor {
         self.switches.load(Ordering::Acquire)
     }
 
-    /// The sentinels named this master. Returns the number of switches with this one, if it is one.
-    pub(super) fn note_master(&self, named: &Host) -> u64 {
+    /// The number of a new question to the sentinels.
+    pub(super) fn begin_question(&self) -> u64 {
+        self.questions.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The sentinels named this master when they were asked this question. Returns the number of switches with this one,
+    /// if it is one. Returns nothing if a later question has been answered: this answer may be out of date.
+    pub(super) fn note_master(&self, question: u64, named: &Host) -> Option<u64> {
         let mut master = self.master.lock();
-        if master.as_ref() != Some(named) && master.replace(named.clone()).is_some() {
+        if master.as_ref().is_some_and(|(noted, _)| *noted > question) {
+            return None;
+        }
+        let before = master.replace((question, named.clone()));
+        if before.is_some_and(|(_, host)| host != *named) {
             self.switches.fetch_add(1, Ordering::AcqRel);
         }
-        self.switches()
+        Some(self.switches())
     }
 
     /// Waits for the future, at most `limit`.
@@ -197,5 +211,23 @@ const NO_PERMISSION: &str = "the user may not read and write the key hx:amnesia,
 impl fmt::Debug for ServerMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerMonitor")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::runtime::Tokio;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_to_an_earlier_question_names_no_master() {
+        let monitor = ServerMonitor::new(Arc::new(Tokio::current()), AmnesiaMarks::of_server());
+        let host = |name: &str| Host { name: name.into(), port: 6379 };
+        let questions = [(); 3].map(|()| monitor.begin_question());
+        assert_eq!(monitor.note_master(questions[0], &host("old")), Some(0));
+        assert_eq!(monitor.note_master(questions[2], &host("new")), Some(1));
+        assert_eq!(monitor.note_master(questions[1], &host("old")), None, "it was asked before the switch was seen");
+        assert_eq!((monitor.note_master(questions[2], &host("new")), monitor.switches()), (Some(1), 1));
     }
 }

@@ -38,7 +38,7 @@ fn warning(message: String) -> Finding {
 
 /// Notes the master that the sentinels name now. A sentinel that does not tell is a finding.
 async fn of_sentinels(url: &RedisUrl, link: &Link) -> Vec<Finding> {
-    let mut votes = SentinelVotes::of(url);
+    let (mut votes, question) = (SentinelVotes::of(url), link.monitor().begin_question());
     let mut answers = answers(url, link.monitor().runtime());
     while let Some((sentinel, answer)) = answers.next().await {
         votes.count(sentinel, answer);
@@ -46,7 +46,7 @@ async fn of_sentinels(url: &RedisUrl, link: &Link) -> Vec<Finding> {
     let mut findings: Vec<_> = votes.failures.iter().map(|(_, message)| warning(message.clone())).collect();
     match votes.elected() {
         Some(master) => {
-            link.monitor().note_master(&master);
+            link.monitor().note_master(question, &master);
         }
         None => findings.push(warning(format!("a new master would go unnoticed: {}", votes.failure()))),
     }
@@ -73,8 +73,13 @@ async fn of_replica(url: &RedisUrl, replica: &Host) -> Result<Vec<Finding>> {
     let asked = exchange(&client, &cmd("INFO")).await;
     let reply = asked.map_err(|error| RedisCallError::NotConnected(error, url.transport()))?;
     let info = value::reply_bytes(reply)?.unwrap_or_default();
+    let info = String::from_utf8_lossy(&info);
+    // Such a replica never becomes the master.
+    if info.lines().any(|line| line.trim_end() == "slave_priority:0") {
+        return Ok(Vec::new());
+    }
     let place = ServerPlace::ReplicaBehindSentinels { allows_lone_master: url.allows_lone_master() };
-    Ok(ServerInfo::new(&String::from_utf8_lossy(&info)).findings(place))
+    Ok(ServerInfo::new(&info).findings(place))
 }
 
 /// Reads the reply of a master to `ROLE`: `master, offset, [[host, port, offset] …]`.
