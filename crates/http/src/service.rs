@@ -174,9 +174,9 @@ fn is_protected(config: &LayerConfig, parts: &Parts) -> bool {
     !has_attempt
 }
 
-/// Whether the request has a key, or must have one. A key in a body is not looked for.
+/// Whether the request has a key, or must have one. Where keys are in bodies, it may have one.
 fn is_key_expected(config: &LayerConfig, parts: &Parts) -> bool {
-    config.key_required || !matches!(config.key.key(parts), Ok(None))
+    config.key_required || config.key.is_in_body() || !matches!(config.key.key(parts), Ok(None))
 }
 
 /// Passes the request on with its body unread.

@@ -46,7 +46,7 @@ pub struct BucketClient {
 enum BucketRequests {
     Aws(AwsClient),
     #[cfg(feature = "google")]
-    Google(GoogleObjects),
+    Google(Box<GoogleObjects>),
 }
 
 /// Why a call has no result.
@@ -107,7 +107,7 @@ impl BucketClient {
         runtime: Arc<dyn Runtime>,
     ) -> Self {
         let base = place.trim_end_matches('/').to_owned();
-        let requests = BucketRequests::Google(GoogleObjects::new(credentials, http, runtime));
+        let requests = BucketRequests::Google(Box::new(GoogleObjects::new(credentials, http, runtime)));
         Self { requests, base, limits }
     }
 

@@ -1,6 +1,6 @@
 //! The store on Google Cloud Spanner: one row for each record, written in transactions.
 //!
-//! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges every lease and lifetime.
+//! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges leases and lifetimes.
 //!
 //! ```text
 //! url.rs           the URL of a database

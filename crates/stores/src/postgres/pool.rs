@@ -317,7 +317,7 @@ impl ConnectorParts {
                 let _ = gone.await;
                 runtime.sleep(DRAIN).await;
             };
-            drop(select(pin!(messages), pin!(drained)).await);
+            let _ = select(pin!(messages), pin!(drained)).await;
             drop(permit);
         }));
         Session { client, is_direct: false, prepared: HashMap::new(), _exists: exists }

@@ -88,8 +88,8 @@ impl ServerMonitor {
         self.questions.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The sentinels named this master when they were asked this question. Returns the number of switches with this one,
-    /// if it is one. Returns nothing if a later question has been answered: this answer may be out of date.
+    /// The sentinels named this master when they were asked this question. Returns the number of switches with this
+    /// one, if it is one. Returns nothing if a later question has been answered: this answer may be out of date.
     pub(super) fn note_master(&self, question: u64, named: &Host) -> Option<u64> {
         let mut master = self.master.lock();
         if master.as_ref().is_some_and(|(noted, _)| *noted > question) {

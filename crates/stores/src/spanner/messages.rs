@@ -76,7 +76,7 @@ pub(super) struct SqlType {
     #[prost(int32, tag = "1")]
     pub(super) code: i32,
     #[prost(message, optional, boxed, tag = "2")]
-    pub(super) element: Option<Box<SqlType>>,
+    pub(super) element: Option<Box<Self>>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -12,13 +12,11 @@ pub(super) fn fault(error: sqlx::Error) -> Fault {
 /// The fault of a call that got no connection. The role is not let in, the database is not there, or the options are
 /// wrong: nothing of that changes by itself.
 pub(super) fn connect_fault(error: sqlx::Error) -> Fault {
-    let is_unusable = match &error {
-        sqlx::Error::Configuration(_) => true,
-        sqlx::Error::Database(error) => {
-            let code = error.downcast_ref::<PgDatabaseError>().code();
-            code.starts_with("28") || code == "3D000"
-        }
-        _ => false,
+    let is_unusable = if let sqlx::Error::Database(error) = &error {
+        let code = error.downcast_ref::<PgDatabaseError>().code();
+        code.starts_with("28") || code == "3D000"
+    } else {
+        matches!(error, sqlx::Error::Configuration(_))
     };
     let kind = if is_unusable { FaultKind::Unusable } else { FaultKind::Unavailable };
     Fault::new(kind, error)

@@ -250,8 +250,7 @@ async fn renewals(delay: u64, answer: fn(usize) -> PubSubResult<()>) -> Vec<(u64
         runtime: clock,
     };
     long.run().await;
-    let sent = sent.lock().clone();
-    sent
+    std::mem::take(&mut *sent.lock())
 }
 
 fn lost(message: &'static str) -> PubSubFailure {

@@ -87,9 +87,9 @@ fn parse_replicas(role: Value) -> Result<Vec<Host>> {
     let Value::Array(parts) = role else { return Err(value::unexpected_reply()) };
     // A server that has become a replica has something else in the third place.
     let Some(Value::Array(replicas)) = parts.into_iter().nth(2) else { return Ok(Vec::new()) };
-    let hosts = replicas.into_iter().map(|replica| match replica {
-        Value::Array(parts) => host(parts).ok_or_else(value::unexpected_reply),
-        _ => Err(value::unexpected_reply()),
+    let hosts = replicas.into_iter().map(|replica| {
+        let Value::Array(parts) = replica else { return Err(value::unexpected_reply()) };
+        host(parts).ok_or_else(value::unexpected_reply)
     });
     hosts.collect()
 }
