@@ -129,8 +129,9 @@ impl GoogleClient {
         Ok(Self { connection, endpoint, connector, credentials, runtime })
     }
 
-    /// Makes a call, and returns its answer. If the service does not take the credentials, it tries others once. After
-    /// a call without an answer in time, later calls take a new connection: the old one may be cut without a sign of it.
+    /// Makes a call, and returns its answer. If the service does not take the credentials, it tries others once.
+    /// After a call without an answer in time, later calls take a new connection: the old one may be cut without a
+    /// sign of it.
     ///
     /// # Errors
     /// Why there is no answer.
