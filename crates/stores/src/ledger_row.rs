@@ -62,7 +62,7 @@ pub(crate) fn own_claim(found: &str) -> Result<Tried, Fault> {
 /// The place that `hapax_claim_one` returns if it has made no claim.
 const NO_GUARD: &str = "(0,0)";
 
-/// Reads what `hapax_claim_one` returns: what it did, and the place of its guard, which is empty without a claim.
+/// Reads the result of `hapax_claim_one`: its outcome, and the place of its guard, which is empty without a claim.
 pub(crate) fn guard_of_one(guard: Option<String>) -> (Tried, String) {
     match guard {
         None => (Tried::Locked, String::new()),
@@ -71,7 +71,7 @@ pub(crate) fn guard_of_one(guard: Option<String>) -> (Tried, String) {
     }
 }
 
-/// What `hapax_claim` did for each of these operations, from those that it found busy and those that had ended.
+/// The outcome of `hapax_claim` for each of these operations, from the lists of the busy and of the ended ones.
 pub(crate) fn tries<T: Eq + Hash>(operations: &[T], busy: &HashSet<T>, ended: &HashSet<T>) -> Vec<Tried> {
     let tried = |operation: &T| match operation {
         operation if busy.contains(operation) => Tried::Locked,

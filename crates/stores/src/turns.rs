@@ -65,7 +65,7 @@ impl Turns {
             if let Some(before) = before {
                 turns.wait(before).await;
             }
-            // What nobody waits for is not sent, at whatever time it could be.
+            // A call whose caller has gone before its turn is not sent.
             let admitted = match select(pin!(sender.closed()), pin!(admit)).await {
                 Either::Left(_) => None,
                 Either::Right((admitted, _)) => Some(admitted),

@@ -32,7 +32,7 @@ pub enum BucketService {
     Google,
 }
 
-/// What is wrong with a [`FakeBucket`].
+/// The faults of a [`FakeBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketFault {
     /// It ends connections without an answer, and does nothing.

@@ -32,14 +32,14 @@ impl EndedKeys {
         }
     }
 
-    /// Notes that what arrives from now on was sent at this time or later. Behind the end of a lease the messages of
-    /// its key are in order, also if the ended one does not come again.
+    /// Forgets the keys whose leases had ended by this time. Messages that arrive from now on were sent at this time or
+    /// later, and the service sends the messages of a key in order after the end of a lease.
     pub(super) fn pass(&mut self, sent: Duration) {
         self.by_key.retain(|_, key| key.since > sent);
     }
 
-    /// How long a message has to stay away that was sent at this time. None if no earlier one of its key is to come
-    /// again before it.
+    /// How long the service shall keep a message that was sent at this time. None if the message may run now, because
+    /// no earlier message of its key is about to come again.
     pub(super) fn away(&mut self, message: &Message, sent: Duration) -> Option<Duration> {
         let name = message.ordering_key.as_ref()?;
         let key = self.by_key.get(name)?;

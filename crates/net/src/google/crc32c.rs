@@ -1,6 +1,6 @@
 //! The checksum of an object, which Google Cloud Storage compares.
 
-/// What each byte does to a checksum.
+/// The checksum of each single byte.
 const TABLE: [u32; 256] = table();
 
 /// The polynomial of Castagnoli, its bits in reverse.

@@ -1,4 +1,4 @@
-//! What operators see of the records, and what is removed when it has expired.
+//! Lists of the records for operators, and the removal of expired ones.
 
 use bytes::Bytes;
 use hapax_core::store::{Chunk, Scan, ScanPosition};

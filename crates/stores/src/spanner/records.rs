@@ -20,7 +20,7 @@ pub(super) struct SpannerRecords {
     pub(super) api: SpannerApi,
 }
 
-/// What a read has found.
+/// The result of a read.
 struct FoundRecord {
     now: Timestamp,
     stored: Option<StoredRecord>,

@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// How long the service may take to change tables.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What is known of the table of the records.
+/// The columns, the key and the row deletion policy of the table of the records.
 #[derive(Debug)]
 pub(super) struct RecordTableState {
     /// The name and the type of each. Empty if there is no table.
@@ -77,7 +77,7 @@ impl RecordTableState {
         vec![lines.collect::<Vec<_>>().join("\n")]
     }
 
-    /// What endangers the guarantee, or costs more than it should.
+    /// Findings about a table that endangers the guarantee, or costs more than it should.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let has = |(name, column_type): &(&str, &str)| {
             self.columns.iter().any(|(found, found_type)| found == name && found_type == column_type)

@@ -174,7 +174,7 @@ impl SqlxRunner {
         let ended = if is_ready { transaction.commit().await } else { transaction.rollback().await };
         let is_ended = ended.is_ok() && !connection.is_in_transaction();
         let commit = match ended.map_err(commit_fault) {
-            // Nobody has to know: without a reply, the server rolls back all the same.
+            // The reply does not matter: without one, the server rolls back all the same.
             _ if !is_ready => Ok(()),
             // It only released a savepoint. The connection is closed, so the server rolls back.
             Ok(()) if !is_ended => Err(Fault::new(FaultKind::Failed, SAVEPOINT_LEFT)),

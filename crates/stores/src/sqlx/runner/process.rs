@@ -27,7 +27,7 @@ pub trait HandleSqlxJobs<A>: Send + Sync + 'static {
 }
 
 impl SqlxRunner {
-    /// What processes the messages of a worker: each batch is one transaction, with the rows of the ledger and what the
+    /// The processor of a worker's messages: each batch is one transaction, with the rows of the ledger and what the
     /// handler writes. A panic counts as a failure; everything is rolled back.
     ///
     /// Failures are counted in the database. The operation is closed after 8 of them, unless the terms say otherwise.
