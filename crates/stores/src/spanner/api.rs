@@ -40,6 +40,9 @@ const MOST_CALLS: usize = 100;
 /// How many calls of an emulator may be in flight. It aborts a transaction that begins while another one runs.
 const MOST_CALLS_OF_EMULATOR: usize = 1;
 
+/// How long a call of an emulator waits for others to end, since they run one after the other.
+const ADMITTED_BY_EMULATOR_WITHIN: Duration = Duration::from_secs(60);
+
 /// A database. Clones share the connection and the sessions.
 #[derive(Clone)]
 pub(super) struct SpannerApi(Arc<SpannerApiParts>);
@@ -52,6 +55,8 @@ struct SpannerApiParts {
     /// The sessions in which no transaction runs. A session has one at a time.
     idle: Mutex<Vec<String>>,
     calls: Arc<Semaphore>,
+    /// How long a call waits for others to end.
+    admitted_within: Duration,
     /// How far a test has moved the clock, in microseconds.
     clock_shift: Arc<AtomicI64>,
 }
@@ -92,7 +97,11 @@ impl SpannerApi {
         let uri = url.endpoint().to_owned();
         let endpoint = GoogleEndpoint { uri, credentials: credentials.clone(), connect_within: CONNECTED_WITHIN };
         let client = GoogleClient::new(endpoint, Arc::clone(&runtime))?;
-        let calls = Arc::new(Semaphore::new(if url.is_google() { MOST_CALLS } else { MOST_CALLS_OF_EMULATOR }));
+        let (most_calls, admitted_within) = match url.is_google() {
+            true => (MOST_CALLS, ADMITTED_WITHIN),
+            false => (MOST_CALLS_OF_EMULATOR, ADMITTED_BY_EMULATOR_WITHIN),
+        };
+        let calls = Arc::new(Semaphore::new(most_calls));
         Ok(Self(Arc::new(SpannerApiParts {
             url,
             client,
@@ -100,6 +109,7 @@ impl SpannerApi {
             runtime,
             idle: Mutex::default(),
             calls,
+            admitted_within,
             clock_shift,
         })))
     }
@@ -133,7 +143,8 @@ impl SpannerApi {
     /// # Errors
     /// `NotApplied` if others take too long.
     pub(super) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
-        let permit = timeout(&**self.runtime(), ADMITTED_WITHIN, Arc::clone(&self.0.calls).acquire_owned()).await;
+        let turn = Arc::clone(&self.0.calls).acquire_owned();
+        let permit = timeout(&**self.runtime(), self.0.admitted_within, turn).await;
         permit.and_then(Result::ok).ok_or_else(|| not_applied("too many calls of Spanner are in flight"))
     }
 
