@@ -13,11 +13,19 @@ use crate::errors::invalid;
 /// At this level the driver tells of connections that end before they can be used.
 pub(super) const TELLS_OF_CONNECTIONS: RDKafkaLogLevel = RDKafkaLogLevel::Info;
 
-pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
+/// The settings of a driver that only asks. It is in no group, and reads no messages.
+pub(super) fn finder(url: &KafkaUrl) -> Result<ClientConfig> {
     let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", url.url.addresses()).set("client.id", "hapax");
+    log_in(&url.url, &mut config)?;
+    config.set_log_level(TELLS_OF_CONNECTIONS);
+    Ok(config)
+}
+
+/// The settings of the driver that reads messages.
+pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
+    let mut config = finder(url)?;
     config
-        .set("bootstrap.servers", url.url.addresses())
-        .set("client.id", "hapax")
         .set("group.id", url.group())
         // The thread commits what is done.
         .set("enable.auto.commit", "false")
@@ -25,6 +33,10 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         // A committed offset that the broker no longer has is an error; the callback sets where a new group starts.
         .set("auto.offset.reset", "error")
         .set("queued.max.messages.kbytes", "8192")
+        // The driver asks a broker for one thing at a time. So a partition with room again waits for a request about
+        // the others, and one with large messages until the driver looks again whether they were taken.
+        .set("fetch.wait.max.ms", "100")
+        .set("fetch.queue.backoff.ms", "20")
         // A member that got no partition while a topic was gone finds the next one by a refresh.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set("statistics.interval.ms", "2000");
@@ -44,8 +56,6 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     if let Some(member) = url.url.parameter("member") {
         config.set("group.instance.id", member);
     }
-    log_in(&url.url, &mut config)?;
-    config.set_log_level(TELLS_OF_CONNECTIONS);
     Ok(config)
 }
 

@@ -31,6 +31,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// The worker is woken for so many messages together, or for fewer if no more have arrived.
 const WOKEN_FOR: usize = 256;
 
+/// As many messages are taken at once at most, so that commits go on.
+const MOST_AT_ONCE: usize = 10_000;
+
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -87,8 +90,10 @@ fn connect(
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
     let failures = ConnectionFailures::default();
+    let finder = config::finder(url)?.create_with_context(ConnectionFailures::default());
+    let finder = Arc::new(finder.map_err(|error| config::refused(&error))?);
     let (known, seen) = (Mutex::default(), Mutex::default());
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, known, seen };
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, finder, known, seen };
     let consumer = create(url, context)?;
     for topic in &names {
         let metadata = fetch_metadata(&consumer, &consumer.context().failures, topic, &is_awaited)?;
@@ -189,7 +194,7 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
 
 /// Whether the topics could be checked.
 fn check(consumer: &BaseConsumer<Rebalancer>) -> bool {
-    let checked = consumer.context().check_topics(consumer);
+    let checked = consumer.context().check_topics();
     if let Err(error) = &checked {
         debug!(%error, "the Kafka broker does not tell the ids of topics");
     }
@@ -209,10 +214,10 @@ fn commit(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes) {
 }
 
 /// Waits for a message, and takes those that have arrived behind it. It costs more to wake the worker than to take a
-/// message.
+/// message, and more still to ask about a topic: messages that wait for that are all taken before it.
 fn poll(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
     let mut added = 0;
-    while added < WOKEN_FOR {
+    while added < WOKEN_FOR || (lanes.is_doubtful() && added < MOST_AT_ONCE) {
         match consumer.poll(if added == 0 { POLL } else { Duration::ZERO }) {
             None => break,
             Some(Ok(message)) => receive(consumer, lanes, origins, &message),
@@ -301,7 +306,7 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
         }
         KafkaError::MessageConsumptionFatal(_) => unusable("the Kafka driver cannot go on"),
         KafkaError::MessageConsumption(Code::AutoOffsetReset) => {
-            match consumer.context().check_topics(consumer) {
+            match consumer.context().check_topics() {
                 Ok(true) => return,
                 Ok(false) => {}
                 // Perhaps it is another topic. A new driver takes up the partitions once the broker tells.
@@ -333,7 +338,7 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
 
 /// Whether the cause of an error is a topic that was deleted or created again. If so, its lanes are lost.
 fn is_about_topics(consumer: &BaseConsumer<Rebalancer>) -> bool {
-    consumer.context().check_topics(consumer).unwrap_or(false)
+    consumer.context().check_topics().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -35,6 +35,9 @@ pub(super) struct Rebalancer {
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
     pub(super) failures: ConnectionFailures,
+    /// The driver that asks about topics. A broker answers the requests of a connection one after the other, and one
+    /// for messages waits until there are some.
+    pub(super) finder: Arc<BaseConsumer<ConnectionFailures>>,
     pub(super) known: Mutex<HashMap<String, KnownTopic>>,
     /// The topics that this driver has found, and those that were missing.
     pub(super) seen: Mutex<SeenTopics>,
@@ -48,6 +51,7 @@ impl Rebalancer {
             start: self.start,
             topics: self.topics.clone(),
             failures: ConnectionFailures::default(),
+            finder: Arc::clone(&self.finder),
             known: Mutex::new(self.known.lock().clone()),
             seen: Mutex::default(),
         }

@@ -35,7 +35,7 @@ const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 impl Rebalancer {
     /// Reads partitions from where they are to be taken up.
     pub(super) fn take_up(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
-        let found = self.patiently(|| self.find_topics(consumer, PATIENCE))?;
+        let found = self.patiently(|| self.find_topics(PATIENCE))?;
         let of_group = self.patiently(|| committed(consumer, &self.with_others(given)))?;
         let began_with: HashMap<&str, i32> =
             found.iter().map(|(topic, id)| (&**topic, self.began_with(&of_group, topic, *id))).collect();
@@ -141,9 +141,9 @@ impl Rebalancer {
     }
 
     /// Loses the lanes of topics that are gone or were created again. Returns whether there were any.
-    pub(super) fn check_topics(&self, consumer: &BaseConsumer<Self>) -> KafkaResult<bool> {
+    pub(super) fn check_topics(&self) -> KafkaResult<bool> {
         let asked_at = self.lanes.now();
-        let found = self.find_topics(consumer, CHECKED_WITHIN)?;
+        let found = self.find_topics(CHECKED_WITHIN)?;
         let lost = self.lanes.confirm(&found, asked_at);
         for topic in &lost {
             match found.contains_key(&**topic) {
@@ -162,8 +162,10 @@ impl Rebalancer {
         self.lanes.fail(not_applied(format!("the topic `{topic}` {message}")));
     }
 
-    fn find_topics(&self, consumer: &BaseConsumer<Self>, within: Duration) -> KafkaResult<FoundTopics> {
-        let found = topics::find(consumer.client(), self.topics.keys().map(String::as_str), within);
+    fn find_topics(&self, within: Duration) -> KafkaResult<FoundTopics> {
+        // It keeps what it has to report until it is polled.
+        while self.finder.poll(Duration::ZERO).is_some() {}
+        let found = topics::find(self.finder.client(), self.topics.keys().map(String::as_str), within);
         let found = found.map_err(KafkaError::MetadataFetch)?;
         self.seen.lock().note(self.topics.keys(), &found);
         Ok(found)
@@ -172,7 +174,7 @@ impl Rebalancer {
     /// Commits the settled offsets of partitions that are let go, but none of a topic that is gone.
     pub(super) fn commit_last(&self, consumer: &BaseConsumer<Self>, mut done: Vec<DoneOffset>) -> KafkaResult<()> {
         // An offset whose topic cannot be checked names the topic, so that it counts for no other one.
-        if let Ok(found) = self.find_topics(consumer, CHECKED_WITHIN) {
+        if let Ok(found) = self.find_topics(CHECKED_WITHIN) {
             done.retain(|done| {
                 found.get(&*done.partition.0).is_some_and(|id| !differ(done.note.map(|note| note.topic), *id))
             });
