@@ -53,7 +53,7 @@ pub use minio::{Minio, MinioServer};
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresSchema, PostgresServer, PostgresServerOptions};
+pub use postgres::{PostgresRelease, PostgresSchema, PostgresServer, PostgresServerOptions};
 pub use pubsub::{PsTest, PsTestServer, PubSub, PubSubServer};
 pub use redis::{RedisKind, RedisServer, RedisServerOptions};
 pub use redis_cluster::{LentRedisCluster, RedisCluster, RedisClusterOptions};

@@ -1,8 +1,8 @@
 //! The ledger suite's setups of PostgreSQL, one for each door to the ledger in a transaction of the caller's own: the
 //! drivers `tokio_postgres` and `sqlx`, and the functions in SQL. Runners and copies by other ways use the same rows,
 //! so each door also replays what the others wrote. The runner is that of `PostgresLedger` or of `SqlxLedger`. All
-//! cases share one server, and each has a schema. A ledger cannot choose the search path, which has what another role
-//! could plant there.
+//! cases of a release share one server, and each has a schema. A ledger cannot choose the search path, which has what
+//! another role could plant there.
 
 mod driver;
 mod functions;
@@ -18,7 +18,7 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
 use hapax_stores::{Postgres, PostgresLedger};
 use hapax_testkit::proxy::{CutPoint, FaultRule, NetworkFault, Proxy};
-use hapax_testkit::servers::{PgBouncer, PostgresSchema, PostgresServer};
+use hapax_testkit::servers::{PgBouncer, PostgresRelease, PostgresSchema, PostgresServer};
 use hapax_testkit::{
     ConnectionCut, CutRequest, LedgerBackend, LedgerCapability, LedgerContents, LedgerSession, LedgerSetup,
     StoredAttempts, StoredEntry, StoredEvent,
@@ -28,14 +28,18 @@ use tokio_postgres::{Client, NoTls, Row};
 use session::{DoorOptions, MakeDoor, PostgresSession};
 
 pub(crate) fn backends() -> Vec<LedgerBackend> {
-    let driver = LedgerUse { door: driver::door, runner: RunnerKind::Driver, role: LedgerRole::Owner };
+    let (runner, role, release) = (RunnerKind::Driver, LedgerRole::Owner, PostgresRelease::System);
+    let driver = LedgerUse { door: driver::door, runner, role, release };
     let functions = LedgerUse { door: functions::door, ..driver };
     let sqlx = LedgerUse { door: sqlx::door, ..driver };
     vec![
         backend("postgres", driver),
         backend("postgres_functions", functions),
         backend("postgres_sqlx", sqlx),
-        backend("postgres_service", LedgerUse { role: LedgerRole::Service, ..functions }),
+        backend(
+            "postgres17_service",
+            LedgerUse { role: LedgerRole::Service, release: PostgresRelease::V17, ..functions },
+        ),
         // The functions keep nothing in a session, and no runner does behind a pooler.
         behind_pgbouncer("pgbouncer_functions", functions),
         behind_pgbouncer("pgbouncer_sqlx", LedgerUse { runner: RunnerKind::Sqlx, ..sqlx }),
@@ -48,6 +52,7 @@ struct LedgerUse {
     door: MakeDoor,
     runner: RunnerKind,
     role: LedgerRole,
+    release: PostgresRelease,
 }
 
 #[derive(Clone, Copy)]
@@ -70,10 +75,10 @@ const LACKING: &[(LedgerCapability, &str)] =
 
 fn backend(name: &'static str, used: LedgerUse) -> LedgerBackend {
     let make = move || async move {
-        let server = PostgresServer::shared().await.expect("the server starts");
+        let server = PostgresServer::shared_of(used.release).await.expect("the server starts");
         Box::new(PostgresDatabase::new(used, server.address()).await) as Box<dyn LedgerSetup>
     };
-    LedgerBackend::new(name, make).requiring("postgres").lacking(LACKING)
+    LedgerBackend::new(name, make).requiring(used.release.name()).lacking(LACKING)
 }
 
 fn behind_pgbouncer(name: &'static str, used: LedgerUse) -> LedgerBackend {
@@ -99,7 +104,7 @@ const RIGHTS: &str = concat!(
 
 impl PostgresDatabase {
     async fn new(used: LedgerUse, address: SocketAddr) -> Self {
-        let server = PostgresServer::shared().await.expect("the server starts");
+        let server = PostgresServer::shared_of(used.release).await.expect("the server starts");
         let schema = server.planted_schema().await.expect("the server answers");
         let url = schema.url().parse().expect("the URL is valid");
         // The store creates all tables at its first call.

@@ -18,9 +18,30 @@ use super::process::{PORTS, ServiceProcess, poll};
 use super::starter;
 use crate::{ClockStep, ports};
 
+/// Which PostgreSQL a server is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PostgresRelease {
+    /// That of the system's release.
+    #[default]
+    System,
+    /// 17.
+    V17,
+}
+
+impl PostgresRelease {
+    /// The name of the service.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "postgres",
+            Self::V17 => "postgres17",
+        }
+    }
+}
+
 /// The options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresServerOptions {
+    release: PostgresRelease,
     primary: Option<SocketAddr>,
     arguments: Vec<String>,
 }
@@ -30,6 +51,13 @@ impl PostgresServerOptions {
     /// port and lets every user in without a password.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A server of this release.
+    #[must_use]
+    pub fn of(mut self, release: PostgresRelease) -> Self {
+        self.release = release;
+        self
     }
 
     /// A standby that copies the server at this address, and streams its changes. The primary does not wait for it.
@@ -60,8 +88,8 @@ pub struct PostgresServer {
     is_planted: OnceCell<()>,
 }
 
-/// The server that the tests of this process share.
-static SHARED: Mutex<Option<Arc<PostgresServer>>> = Mutex::const_new(None);
+/// The server of each release that the tests of this process share.
+static SHARED: Mutex<[Option<Arc<PostgresServer>>; 2]> = Mutex::const_new([None, None]);
 
 impl PostgresServer {
     /// Starts a server and waits until it accepts connections.
@@ -74,7 +102,7 @@ impl PostgresServer {
     ///
     /// If the future is dropped, the server is killed.
     pub async fn start(options: PostgresServerOptions) -> io::Result<Self> {
-        let (address, process) = (ports::free()?, ServiceProcess::new("postgres")?);
+        let (address, process) = (ports::free()?, ServiceProcess::new(options.release.name())?);
         let (has_clock, is_planted) = (OnceCell::new(), OnceCell::new());
         let mut server = Self { options, address, process, schemas: AtomicU32::default(), has_clock, is_planted };
         // Another process may have taken the port since `ports::free` looked: try another one.
@@ -98,19 +126,33 @@ impl PostgresServer {
     ///
     /// If the future is dropped, a later call starts the server.
     pub async fn shared() -> io::Result<Arc<Self>> {
-        let mut shared = SHARED.lock().await;
-        if let Some(server) = &*shared {
+        Self::shared_of(PostgresRelease::System).await
+    }
+
+    /// The server of a release that all tests of this process share, as [`shared`](Self::shared).
+    ///
+    /// # Errors
+    ///
+    /// If the server did not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a later call starts the server.
+    pub async fn shared_of(release: PostgresRelease) -> io::Result<Arc<Self>> {
+        let mut servers = SHARED.lock().await;
+        let shared = &mut servers[release as usize];
+        if let Some(server) = shared {
             return Ok(Arc::clone(server));
         }
-        let options = PostgresServerOptions::new().with_args(&["-c", "max_connections=400"]);
+        let options = PostgresServerOptions::new().of(release).with_args(&["-c", "max_connections=400"]);
         let server = Arc::new(Self::start(options).await?);
         *shared = Some(Arc::clone(&server));
         Ok(server)
     }
 
-    /// Ends the shared server, so that its folder is removed: a static value is never dropped.
+    /// Ends the shared servers, so that their folders are removed: a static value is never dropped.
     pub(super) fn end_shared() {
-        drop(SHARED.blocking_lock().take());
+        *SHARED.blocking_lock() = [None, None];
     }
 
     /// The TCP address on which the server listens.
@@ -145,7 +187,7 @@ impl PostgresServer {
     /// A program of the server's clients, such as `pg_dump`, which connects as the superuser. It may write into the
     /// [folder of the server](Self::data_folder).
     pub fn client_program(&self, program: &str) -> Command {
-        let mut command = starter::program("postgres", program);
+        let mut command = starter::program(self.options.release.name(), program);
         command.env("PGHOST", self.address.ip().to_string()).env("PGPORT", self.address.port().to_string());
         command.env("PGUSER", "postgres");
         command
