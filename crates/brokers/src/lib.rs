@@ -31,6 +31,8 @@ mod rabbitmq;
 mod sinks;
 #[cfg(feature = "sqs")]
 mod sqs;
+#[cfg(any(feature = "pubsub", feature = "sqs"))]
+mod waiting;
 #[cfg(feature = "webhook")]
 mod webhook;
 

@@ -28,15 +28,13 @@ mod sink;
 mod stand_in;
 mod url;
 
-use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use hapax_core::Result;
-use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Room, Settle, Source};
+use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, Event, Room, Settle, Source};
 use hapax_core::runtime::{Runtime, timeout};
 use tracing::warn;
 
@@ -49,6 +47,7 @@ use self::settle::PubSubSettle;
 pub use self::sink::{PubSubSink, PubSubSinkConfig};
 pub use self::url::PubSubUrl;
 use crate::errors::unusable;
+use crate::waiting::WaitingDeliveries;
 
 /// How long to wait for messages while none has a lease to extend.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -92,7 +91,7 @@ pub struct PubSubSource {
     pulls: Pulls,
     reader: TopicReader,
     /// Messages that arrived and found no room yet.
-    waiting: VecDeque<Delivery>,
+    waiting: WaitingDeliveries,
     ended: EndedKeys,
     /// When their leases are extended next.
     extend_at: Duration,
@@ -137,7 +136,7 @@ impl PubSubSource {
             capability,
             pulls: Pulls::start(url, &subscription, &runtime),
             reader,
-            waiting: VecDeque::new(),
+            waiting: WaitingDeliveries::default(),
             ended: EndedKeys::default(),
             extend_at: Duration::ZERO,
             lease,
@@ -163,7 +162,7 @@ impl PubSubSource {
             self.settle.arrived(&delivery, at);
             match self.ended.away(&delivery.message, at) {
                 Some(away) => given.push((delivery, away)),
-                None => self.waiting.push_back(delivery),
+                None => self.waiting.push(delivery),
             }
         }
         self.give_back(given);
@@ -178,8 +177,7 @@ impl PubSubSource {
             return;
         }
         self.extend_at = now + self.lease / 3;
-        let ids: Vec<DeliveryId> = self.waiting.iter().map(|waiting| waiting.id.clone()).collect();
-        let (settle, lease) = (Arc::clone(&self.settle), self.lease);
+        let (settle, ids, lease) = (Arc::clone(&self.settle), self.waiting.ids(), self.lease);
         self.runtime.spawn(Box::pin(async move { settle.extend_waiting(ids, lease).await }));
     }
 
@@ -187,27 +185,11 @@ impl PubSubSource {
     /// back before that, also if the earlier one is with the worker.
     fn forget_ended(&mut self) {
         let noted = self.settle.take_ended();
-        let mut keys: BTreeSet<Bytes> = noted.iter().map(|ended| ended.group.clone()).collect();
+        let keys = noted.iter().map(|ended| ended.group.clone()).collect();
         self.ended.note(noted, self.runtime.boottime_now());
-        let ended = |waiting: &Delivery| !self.settle.is_ours(&waiting.id);
-        if keys.is_empty() && !self.waiting.iter().any(ended) {
-            return;
-        }
-        let (mut kept, mut given, mut forgotten) = (VecDeque::new(), Vec::new(), Vec::new());
-        for waiting in std::mem::take(&mut self.waiting) {
-            let key = waiting.message.ordering_key.clone();
-            if ended(&waiting) {
-                keys.extend(key);
-                forgotten.push(waiting);
-            } else if key.is_some_and(|key| keys.contains(&key)) {
-                given.push((waiting, Duration::ZERO));
-            } else {
-                kept.push_back(waiting);
-            }
-        }
-        self.waiting = kept;
-        self.settle.forget(&forgotten);
-        self.give_back(given);
+        let removed = self.waiting.remove_ended(keys, |waiting| !self.settle.is_ours(&waiting.id));
+        self.settle.forget(&removed.ended);
+        self.give_back(given_back_at_once(removed.behind));
     }
 
     /// Gives deliveries back, each for so long. In a task, as above.
@@ -219,33 +201,27 @@ impl PubSubSource {
     }
 
     async fn give_back_waiting(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        self.settle.give_back(waiting.into_iter().map(|delivery| (delivery, Duration::ZERO)).collect()).await;
+        self.settle.give_back(given_back_at_once(self.waiting.take_all())).await;
     }
 
     /// Takes deliveries that there is room for.
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
-        let (mut taken, mut bytes): (Vec<Delivery>, usize) = (Vec::new(), room.bytes);
         if room.closed.contains(&self.reader.lane) {
-            return taken;
+            return Vec::new();
         }
         if !self.waiting.is_empty() {
             self.forget_ended();
         }
-        while let Some(next) = self.waiting.front() {
-            let size = next.message.size();
-            let fits = size <= bytes || (taken.is_empty() && bytes > 0);
-            if taken.len() >= room.messages || !fits {
-                break;
-            }
-            bytes = bytes.saturating_sub(size);
-            taken.extend(self.waiting.pop_front());
-        }
+        let mut taken = self.waiting.take(room);
         for delivery in &mut taken {
             delivery.leased_until = self.settle.leased_until(&delivery.id);
         }
         taken
     }
+}
+
+fn given_back_at_once(deliveries: Vec<Delivery>) -> Vec<(Delivery, Duration)> {
+    deliveries.into_iter().map(|delivery| (delivery, Duration::ZERO)).collect()
 }
 
 /// Refuses a subscription that cannot be read, and says what of another one may surprise its operator.

@@ -24,14 +24,13 @@ mod sink;
 mod stand_in;
 mod url;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::Result;
-use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, DeliveryId, Event, Room, Settle, Source};
+use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, Event, Room, Settle, Source};
 use hapax_core::runtime::{Runtime, timeout};
 use tracing::warn;
 
@@ -41,6 +40,7 @@ use self::queue::{QueueAttributes, SqsApi};
 use self::settle::{LONGEST, SqsSettle};
 pub use self::sink::{SqsSink, SqsSinkConfig};
 pub use self::url::SqsUrl;
+use crate::waiting::WaitingDeliveries;
 
 /// How long to wait for messages while none has a lease to extend.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -82,7 +82,7 @@ pub struct SqsSource {
     polls: Polls,
     reader: MessageReader,
     /// Messages that arrived and found no room yet.
-    waiting: VecDeque<Delivery>,
+    waiting: WaitingDeliveries,
     /// When their leases are extended next.
     extend_at: Duration,
     lease: Duration,
@@ -124,7 +124,7 @@ impl SqsSource {
             capability,
             polls: Polls::start(url, &queue, &runtime),
             reader,
-            waiting: VecDeque::new(),
+            waiting: WaitingDeliveries::default(),
             extend_at: Duration::ZERO,
             lease,
             settle: Arc::new(settle),
@@ -146,7 +146,7 @@ impl SqsSource {
         for message in messages {
             let delivery = self.reader.read(message, at);
             self.settle.arrived(&delivery, at);
-            self.waiting.push_back(delivery);
+            self.waiting.push(delivery);
         }
         Ok(())
     }
@@ -159,62 +159,35 @@ impl SqsSource {
             return;
         }
         self.extend_at = now + self.lease / 3;
-        let ids: Vec<DeliveryId> = self.waiting.iter().map(|waiting| waiting.id.clone()).collect();
-        let (settle, lease) = (Arc::clone(&self.settle), self.lease);
+        let (settle, ids, lease) = (Arc::clone(&self.settle), self.waiting.ids(), self.lease);
         self.runtime.spawn(Box::pin(async move { settle.extend_waiting(ids, lease).await }));
     }
 
     /// Forgets deliveries whose lease has ended, as the service delivers them again. The later ones of their groups go
     /// back before that, also if the earlier one is with the worker.
     fn forget_ended(&mut self) {
-        let mut groups = self.settle.take_ended_groups();
-        let ended = |waiting: &Delivery| !self.settle.is_ours(&waiting.id);
-        if groups.is_empty() && !self.waiting.iter().any(ended) {
-            return;
-        }
-        let (mut kept, mut given, mut forgotten) = (VecDeque::new(), Vec::new(), Vec::new());
-        for waiting in std::mem::take(&mut self.waiting) {
-            let group = waiting.message.ordering_key.clone();
-            if ended(&waiting) {
-                groups.extend(group);
-                forgotten.push(waiting);
-            } else if group.is_some_and(|group| groups.contains(&group)) {
-                given.push(waiting);
-            } else {
-                kept.push_back(waiting);
-            }
-        }
-        self.waiting = kept;
-        self.settle.forget(&forgotten);
-        if !given.is_empty() {
+        let groups = self.settle.take_ended_groups();
+        let removed = self.waiting.remove_ended(groups, |waiting| !self.settle.is_ours(&waiting.id));
+        self.settle.forget(&removed.ended);
+        if !removed.behind.is_empty() {
             let settle = Arc::clone(&self.settle);
-            self.runtime.spawn(Box::pin(async move { settle.give_back(given).await }));
+            self.runtime.spawn(Box::pin(async move { settle.give_back(removed.behind).await }));
         }
     }
 
     async fn give_back_waiting(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        self.settle.give_back(waiting.into()).await;
+        self.settle.give_back(self.waiting.take_all()).await;
     }
 
     /// Takes deliveries that there is room for.
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
-        let (mut taken, mut bytes): (Vec<Delivery>, usize) = (Vec::new(), room.bytes);
         if room.closed.contains(&self.reader.lane) {
-            return taken;
+            return Vec::new();
         }
         if !self.waiting.is_empty() {
             self.forget_ended();
         }
-        while let Some(next) = self.waiting.front() {
-            let size = next.message.size();
-            let fits = size <= bytes || (taken.is_empty() && bytes > 0);
-            if taken.len() >= room.messages || !fits {
-                break;
-            }
-            bytes = bytes.saturating_sub(size);
-            taken.extend(self.waiting.pop_front());
-        }
+        let mut taken = self.waiting.take(room);
         for delivery in &mut taken {
             delivery.leased_until = self.settle.leased_until(&delivery.id);
         }
