@@ -32,6 +32,8 @@ mod executor;
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
 mod ledger_row;
+#[cfg(any(feature = "postgres", feature = "sqlx"))]
+mod ledger_runner;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod letter;
 #[cfg(feature = "s3")]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
     self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FoundRow, HandlerFailure,
-    RecentCopies, Slice, Step, Terms, Work,
+    RecentCopies, Slice, Terms, Work,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, OperationId, Result, telemetry};
@@ -29,7 +29,7 @@ use super::PostgresUrl;
 use super::migrations;
 use super::pool::ConnectionPool;
 use crate::chaos::Mutant;
-use crate::spread;
+use crate::ledger_runner::{self, RunTransactions};
 use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
 pub use handler_transaction::PostgresTransaction;
 use handlers::{BatchHandler, Many, One, PostgresHandler};
@@ -214,28 +214,12 @@ impl PostgresLedger {
         A: Answer,
         H: BatchHandler<A>,
     {
-        let mut batch = Batch::new(self.terms.clone(), work).with_copies(&self.copies);
-        loop {
-            match batch.step() {
-                Step::Pause(pause) => self.runtime.sleep(pause).await,
-                Step::Transaction(slice) if batch.is_copy_likely(&slice) => {
-                    let found = self.read_rows(&batch.operations(&slice)).await;
-                    batch.found(slice, found, spread::random());
-                }
-                Step::Transaction(slice) => {
-                    let (attempted, commit) = self.run_slice(&batch, &slice, &handler).await;
-                    batch.ended(slice, attempted, commit, spread::random());
-                }
-                Step::Count(failed) => {
-                    let attempts = self.count(&failed).await;
-                    batch.counted(failed, attempts);
-                }
-                Step::Done => return batch,
-            }
-        }
+        let batch = Batch::new(self.terms.clone(), work).with_copies(&self.copies);
+        ledger_runner::run_to_end(self, &*self.runtime, batch, &handler).await
     }
+}
 
-    /// Reads the rows of operations in a transaction of its own.
+impl<A: Answer, H: BatchHandler<A>> RunTransactions<A, H> for PostgresLedger {
     async fn read_rows(&self, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
         self.create_tables().await.map_err(tables_fault)?;
         let (namespace, operations) = (&**self.terms.namespace(), uuids(operations));
@@ -244,12 +228,7 @@ impl PostgresLedger {
         rows.iter().map(|row| found(row).map_err(fault)).collect()
     }
 
-    /// Runs the calls of a slice in one transaction. Returns what it did, and the result of COMMIT.
-    async fn run_slice<A, H>(&self, batch: &Batch<A>, slice: &Slice, handler: &H) -> (Attempted<A>, Result<(), Fault>)
-    where
-        A: Answer,
-        H: BatchHandler<A>,
-    {
+    async fn run_slice(&self, batch: &Batch<A>, slice: &Slice, handler: &H) -> (Attempted<A>, Result<(), Fault>) {
         if let Err(error) = self.create_tables().await {
             return (Attempted::not_begun(tables_fault(error)), Ok(()));
         }
@@ -292,10 +271,9 @@ impl PostgresLedger {
         (attempted, commit)
     }
 
-    /// Counts a failed attempt, and closes the operation after the last one.
-    async fn count<A>(&self, failed: &FailedCall<A>) -> Result<u32, Fault> {
+    async fn count(&self, failed: &FailedCall<A>) -> Result<u32, Fault> {
         let (namespace, operation) = (&**self.terms.namespace(), uuid(failed.operation));
-        let last = i32::try_from(self.terms.last_attempt().unwrap_or(0)).unwrap_or(i32::MAX);
+        let last = ledger_runner::last_attempt(&self.terms);
         let parameters = [
             (&namespace as _, Type::TEXT),
             (&operation as _, Type::UUID),

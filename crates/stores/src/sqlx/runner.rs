@@ -12,7 +12,7 @@ use hapax_core::OperationId;
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
     self, Attempted, Batch, Call, CallResult, Entry, FailedCall, Fault, FaultKind, FoundRow, HandlerFailure,
-    RecentCopies, Slice, Step, Work,
+    RecentCopies, Slice, Work,
 };
 use hapax_core::runtime::Runtime;
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
@@ -24,7 +24,7 @@ use super::SqlxLedger;
 use super::faults::{commit_fault, connect_fault, fault};
 use super::statements::{found, statement};
 use super::uuid::SqlxUuid;
-use crate::spread;
+use crate::ledger_runner::{self, RunTransactions};
 use connection::HeldConnection;
 use handlers::{SqlxBatchHandler, SqlxHandler, SqlxMany, SqlxOne};
 pub use process::{HandleSqlxJobs, SqlxProcess};
@@ -131,33 +131,24 @@ impl SqlxRunner {
         A: Answer,
         H: SqlxBatchHandler<A>,
     {
-        let mut batch = Batch::new(self.ledger.terms.clone(), work).with_copies(&self.copies);
-        loop {
-            match batch.step() {
-                Step::Pause(pause) => self.runtime.sleep(pause).await,
-                Step::Transaction(slice) if batch.is_copy_likely(&slice) => {
-                    let found = self.read_rows(&batch.operations(&slice)).await;
-                    batch.found(slice, found, spread::random());
-                }
-                Step::Transaction(slice) => {
-                    let (attempted, commit) = self.run_slice(&batch, &slice, &handler).await;
-                    batch.ended(slice, attempted, commit, spread::random());
-                }
-                Step::Count(failed) => {
-                    let attempts = self.count(&failed).await;
-                    batch.counted(failed, attempts);
-                }
-                Step::Done => return batch,
-            }
-        }
+        let batch = Batch::new(self.ledger.terms.clone(), work).with_copies(&self.copies);
+        ledger_runner::run_to_end(self, &*self.runtime, batch, &handler).await
     }
 
-    /// Runs the calls of a slice in one transaction. Returns what it did, and the result of COMMIT.
-    async fn run_slice<A, H>(&self, batch: &Batch<A>, slice: &Slice, handler: &H) -> (Attempted<A>, Result<(), Fault>)
-    where
-        A: Answer,
-        H: SqlxBatchHandler<A>,
-    {
+    /// Runs a statement in a transaction of its own. The driver sends it in two parts, and a pooler gives both to the
+    /// same session of the server only inside of a transaction.
+    async fn query_alone(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Fault> {
+        let mut connection = HeldConnection::acquire(&self.pool).await.map_err(connect_fault)?;
+        let mut transaction = connection.begin(BEGIN).await.map_err(fault)?;
+        let rows = query.fetch_all(&mut *transaction).await.map_err(fault)?;
+        transaction.commit().await.map_err(fault)?;
+        connection.end();
+        Ok(rows)
+    }
+}
+
+impl<A: Answer, H: SqlxBatchHandler<A>> RunTransactions<A, H> for SqlxRunner {
+    async fn run_slice(&self, batch: &Batch<A>, slice: &Slice, handler: &H) -> (Attempted<A>, Result<(), Fault>) {
         let mut connection = match HeldConnection::acquire(&self.pool).await {
             Ok(connection) => connection,
             Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
@@ -187,7 +178,6 @@ impl SqlxRunner {
         (attempted, commit)
     }
 
-    /// Reads the rows of operations in a transaction of its own.
     async fn read_rows(&self, operations: &[OperationId]) -> Result<Vec<FoundRow>, Fault> {
         let operations: Vec<SqlxUuid> = operations.iter().copied().map(SqlxUuid::from).collect();
         let query = statement(&self.ledger.sql.read).bind(&**self.ledger.terms.namespace()).bind(operations);
@@ -195,28 +185,16 @@ impl SqlxRunner {
         rows.iter().map(|row| found(row).map_err(fault)).collect()
     }
 
-    /// Counts a failed attempt, and closes the operation after the last one.
-    async fn count<A>(&self, failed: &FailedCall<A>) -> Result<u32, Fault> {
+    async fn count(&self, failed: &FailedCall<A>) -> Result<u32, Fault> {
         let terms = &self.ledger.terms;
         let query = statement(&self.ledger.sql.count)
             .bind(&**terms.namespace())
             .bind(SqlxUuid::from(failed.operation))
             .bind(&*failed.error)
-            .bind(i32::try_from(terms.last_attempt().unwrap_or(0)).unwrap_or(i32::MAX));
+            .bind(ledger_runner::last_attempt(terms));
         let rows = self.query_alone(query).await?;
         let attempts = rows.first().map(|row| row.try_get::<i32, _>(0)).transpose().map_err(fault)?;
         Ok(attempts.unwrap_or(0).cast_unsigned())
-    }
-
-    /// Runs a statement in a transaction of its own. The driver sends it in two parts, and a pooler gives both to the
-    /// same session of the server only inside of a transaction.
-    async fn query_alone(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Fault> {
-        let mut connection = HeldConnection::acquire(&self.pool).await.map_err(connect_fault)?;
-        let mut transaction = connection.begin(BEGIN).await.map_err(fault)?;
-        let rows = query.fetch_all(&mut *transaction).await.map_err(fault)?;
-        transaction.commit().await.map_err(fault)?;
-        connection.end();
-        Ok(rows)
     }
 }
 
