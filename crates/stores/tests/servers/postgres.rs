@@ -10,6 +10,7 @@ mod ledger;
 mod ledger_failures;
 mod ledger_functions;
 mod ledger_guard;
+mod ledger_plans;
 mod ledger_prepared;
 mod ledger_promotion;
 mod ledger_races;
@@ -40,6 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ledger_failures::tests(),
         ledger_functions::tests(),
         ledger_guard::tests(),
+        ledger_plans::tests(),
         ledger_prepared::tests(),
         ledger_promotion::tests(),
         ledger_races::tests(),

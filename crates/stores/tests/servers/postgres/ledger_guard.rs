@@ -20,7 +20,6 @@ use crate::support::until;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
-        servers::test("claim_and_finish_use_the_key_at_every_size", POSTGRES, plans),
         servers::test("two_guards_at_one_place_are_told_apart", POSTGRES, same_place),
         servers::test("without_triggers_there_is_no_claim", POSTGRES, without_triggers),
         servers::test("tables_of_claims_that_stop_no_commit_are_refused", POSTGRES, broken_guard),
@@ -50,9 +49,9 @@ pub(super) async fn connect(schema: &PostgresSchema, role: &str) -> Client {
     client
 }
 
-type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
+pub(super) type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
-async fn query(client: &Client, sql: &str, parameters: &Parameters<'_>) -> Row {
+pub(super) async fn query(client: &Client, sql: &str, parameters: &Parameters<'_>) -> Row {
     client.query_typed(sql, parameters).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).remove(0)
 }
 
@@ -60,14 +59,13 @@ const CLAIM: &str = include_str!("../../../src/postgres/ledger/claim.sql");
 const CLAIM_ONE: &str = include_str!("../../../src/postgres/ledger/claim_one.sql");
 const FINISH: &str = include_str!("../../../src/postgres/ledger/finish.sql");
 const FINISH_ONE: &str = include_str!("../../../src/postgres/ledger/finish_one.sql");
-const READ: &str = include_str!("../../../src/postgres/ledger/read.sql");
 
-fn operations(count: u128) -> Vec<Uuid> {
+pub(super) fn operations(count: u128) -> Vec<Uuid> {
     (0..count).map(|n| Uuid::from_u128((n << 96) + 7)).collect()
 }
 
 /// Claims operations as the runner does. Returns the place of the guard.
-async fn claim(client: &Client, namespace: &str, operations: &[Uuid]) -> String {
+pub(super) async fn claim(client: &Client, namespace: &str, operations: &[Uuid]) -> String {
     let row = match operations {
         [operation] => query(client, CLAIM_ONE, &[(&namespace, Type::TEXT), (operation, Type::UUID)]).await,
         _ => query(client, CLAIM, &[(&namespace, Type::TEXT), (&operations, Type::UUID_ARRAY)]).await,
@@ -76,7 +74,7 @@ async fn claim(client: &Client, namespace: &str, operations: &[Uuid]) -> String 
 }
 
 /// Finishes operations as the runner does.
-async fn finish(
+pub(super) async fn finish(
     client: &Client,
     guard: &str,
     namespace: &str,
@@ -104,68 +102,6 @@ async fn finish(
     ];
     let (sql, parameters) = if operations.len() == 1 { (FINISH_ONE, &one) } else { (FINISH, &many) };
     client.query_typed(sql, parameters).await.map(drop)
-}
-
-/// One connection keeps its plans while the table grows, is emptied, and grows again. Nothing is ever analysed.
-async fn plans() {
-    let (schema, _, client) = with_tables().await;
-    let off = "alter table hapax_ledger set (autovacuum_enabled = off);
-               alter table hapax_attempt set (autovacuum_enabled = off)";
-    client.batch_execute(off).await.unwrap();
-    for (size, added) in [(0, 0), (10_000, 10_000), (1_000_000, 990_000), (0, 0), (10_000, 10_000)] {
-        if size == 0 {
-            client.batch_execute("truncate hapax_ledger").await.unwrap();
-        }
-        let fill = format!(
-            "insert into hapax_ledger (operation, namespace, verdict, rule, fingerprint, answer)
-             select gen_random_uuid(), 'transfers', 1, 0, decode(repeat('00', 12), 'hex'), ''
-               from generate_series(1, {added})"
-        );
-        client.batch_execute(&fill).await.unwrap();
-        let fresh = connect(&schema, schema.name()).await;
-        fresh.batch_execute(&format!("set search_path to {}", schema.name())).await.unwrap();
-        for (client, namespace) in [(&client, "transfers"), (&client, "added"), (&fresh, "transfers")] {
-            assert_key_is_used(client, namespace, size).await;
-        }
-    }
-}
-
-/// How often these tables were scanned from end to end, and how many of their rows the keys have found. Not only in
-/// this transaction: the server sums up later.
-async fn counters(client: &Client, tables: &[&str]) -> (i64, i64) {
-    let counters = "select coalesce(sum(seq_scan), 0)::bigint, coalesce(sum(idx_tup_fetch), 0)::bigint
-                      from pg_stat_xact_user_tables
-                     where relname = any ($1) and schemaname = current_schema";
-    let row = query(client, counters, &[(&tables, Type::TEXT_ARRAY)]).await;
-    (row.get(0), row.get(1))
-}
-
-async fn assert_key_is_used(client: &Client, namespace: &str, size: u32) {
-    let tables = ["hapax_ledger", "hapax_attempt", "hapax_guard", "hapax_open"];
-    let once = "select hapax_once($1, $2, null), hapax_once($1, $3, null)";
-    let done = "select hapax_done($1, $2, ''), hapax_done($1, $3, '')";
-    for (name, count) in [("one", 1), ("many", 256), ("own", 2)] {
-        client.batch_execute("begin").await.unwrap();
-        let (operations, before) = (operations(count), counters(client, &tables).await);
-        if name == "own" {
-            let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-                [(&namespace, Type::TEXT), (&operations[0], Type::UUID), (&operations[1], Type::UUID)];
-            query(client, once, &parameters).await;
-            query(client, done, &parameters).await;
-        } else {
-            let guard = claim(client, namespace, &operations).await;
-            finish(client, &guard, namespace, &operations).await.unwrap();
-        }
-        assert_eq!(counters(client, &tables).await.0, before.0, "{name} in {namespace}, {size} rows");
-        let before = counters(client, &tables[..1]).await;
-        query(client, READ, &[(&namespace, Type::TEXT), (&operations, Type::UUID_ARRAY)]).await;
-        let after = counters(client, &tables[..1]).await;
-        client.batch_execute("rollback").await.unwrap();
-        // It is planned anew each time, and an empty table has nothing to scan.
-        assert!(after.0 == before.0 || size == 0, "read in {namespace}, {size} rows");
-        // It finds the rows of the finish. A scan of the whole key would fetch more.
-        assert!(after.1 - before.1 <= 256 || size == 0, "{name} in {namespace}, {size} rows: {after:?}");
-    }
 }
 
 /// The first claim is undone, and its place is free for the second one.
