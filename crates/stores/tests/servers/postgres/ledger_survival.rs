@@ -1,9 +1,11 @@
 //! What a ledger keeps through a crash of its server, a dump and a publication.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use hapax_core::gate::Provenance;
-use hapax_core::ledger::Work;
+use hapax_core::ErrorKind;
+use hapax_core::gate::{Provenance, Reason};
+use hapax_core::ledger::{CallResult, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_stores::PostgresLedger;
 use hapax_testkit::servers::{self, PostgresServer};
@@ -12,6 +14,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
 use super::ledger::{call, ledger, run, terms};
+use super::ledger_guard::with_tables;
 use super::{POSTGRES, start};
 use crate::support::until;
 
@@ -20,6 +23,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_killed_server_keeps_what_has_ended_and_no_open_claim", POSTGRES, killed),
         servers::test("a_restored_dump_replays_what_has_ended_and_claims_anew", POSTGRES, dumped),
         servers::test("a_publication_of_all_tables_stops_no_operation", POSTGRES, published),
+        servers::test("a_transaction_with_the_number_of_a_restored_row_is_refused_once", POSTGRES, numbered_again),
     ]
 }
 
@@ -169,4 +173,57 @@ async fn published() {
     assert_eq!(count(&client, "hapax_attempt").await, 1, "the attempt is counted");
     client.batch_execute("delete from hapax_ledger").await.unwrap();
     assert_eq!(run(&ledger, "one").await.unwrap().provenance, Provenance::Fresh);
+}
+
+/// The cluster in which a dump is restored may be younger, so that later transactions get the numbers of restored rows.
+/// One that finds a row with its own number takes the row for its own, and the next one replays it.
+async fn numbered_again() {
+    let (schema, ledger, client) = with_tables().await;
+    let (name, operation) = (schema.name(), call("copy 7").operation());
+    let results = run_copies(&ledger, "first").await;
+    assert!(results.into_iter().all(|result| result.is_ok_and(|done| done.provenance == Provenance::Fresh)));
+
+    client.batch_execute("begin").await.unwrap();
+    let number = "select pg_current_xact_id()::text";
+    let number: String = client.query_one(number, &[]).await.unwrap().get(0);
+    let set = format!("update {name}.hapax_ledger set xact = '{number}' where operation = '{operation}'");
+    schema.admin().batch_execute(&set).await.unwrap();
+    let once = format!("select outcome from hapax_once('transfers', '{operation}', null)");
+    let refused = client.query_one(&once, &[]).await.unwrap_err();
+    assert_eq!(refused.code(), Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE));
+    client.batch_execute("rollback; begin").await.unwrap();
+    assert_eq!(client.query_one(&once, &[]).await.unwrap().get::<_, &str>(0), "replay");
+    client.batch_execute("rollback").await.unwrap();
+
+    // Other tests use numbers, too, so each row gets one of the next.
+    let set = format!(
+        "update {name}.hapax_ledger l set xact = ((pg_current_xact_id()::text::bigint + n.place)::text)::xid8
+           from (select operation, row_number() over () as place from {name}.hapax_ledger) n
+          where l.operation = n.operation"
+    );
+    let tries = AtomicU32::new(0);
+    until("a transaction has the number of a row", async || {
+        schema.admin().batch_execute(&set).await.unwrap();
+        // A ledger that has seen many copies would read the rows before it has a number.
+        let new = self::ledger(&schema.url(), terms());
+        let fresh = format!("fresh {}", tries.fetch_add(1, Ordering::Relaxed));
+        let mut results = run_copies(&new, &fresh).await;
+        assert_eq!(results.remove(0).unwrap().provenance, Provenance::Fresh);
+        let refused = results.into_iter().filter_map(Result::err);
+        let reasons: Vec<_> = refused.map(|refused| refused.reason).collect();
+        assert!(reasons.iter().all(|reason| *reason == Reason::Store(ErrorKind::Invalid)), "{reasons:?}");
+        assert!(reasons.len() <= 1, "{reasons:?}");
+        reasons.len() == 1
+    })
+    .await;
+    let results = run_copies(&ledger, "first").await;
+    assert!(results.into_iter().all(|result| result.is_ok_and(|done| done.provenance == Provenance::Replayed)));
+}
+
+/// Runs this operation and the copies in one batch.
+async fn run_copies(ledger: &PostgresLedger, first: &str) -> Vec<CallResult<String>> {
+    let copies = (0..200).map(|number| call(&format!("copy {number}")));
+    let calls = [call(first)].into_iter().chain(copies);
+    let work = calls.map(|call| Work { call, ordering_key: None, is_redelivered: false }).collect();
+    ledger.run_batch(work, async |_, entries| Ok(vec![String::from("done"); entries.len()])).await
 }
