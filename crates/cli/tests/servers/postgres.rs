@@ -76,6 +76,10 @@ async fn no_sync() {
     let gateway = Gateway::start(api.address, &server.url(), &flags).await;
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert!(metrics.body.contains("hapax_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+    // The check has also read how large the tables of claims are. Their indexes are never empty.
+    let claims = metrics.body.lines().find_map(|line| line.strip_prefix("hapax_ledger_claims_bytes "));
+    let bytes: f64 = claims.expect("the gauge is there").parse().unwrap();
+    assert!(bytes > 0.0, "{bytes}");
 }
 
 /// As on PostgreSQL 14, everybody may create in `public`, which has the tables. Behind a pooler the gateway cannot
