@@ -3,22 +3,20 @@
 
 mod servers;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context, Result};
+use clap::Parser;
 use hapax_torture::SplitMix;
+use hapax_torture::harness::{ReportArguments, exit_code, one_of};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
 use servers::{DemoBroker, DemoServers, ServerKills};
-
-const USAGE: &str = "\
-usage: hapax-demo-real [--payments N] [--crashes N] [--seed N] [--broker kafka|nats|rabbitmq]
-                       [--report FILE --commit COMMIT]";
 
 /// The pauses between two kills of servers.
 const PAUSE: std::ops::Range<u32> = 4000..9000;
@@ -26,13 +24,23 @@ const PAUSE: std::ops::Range<u32> = 4000..9000;
 /// The topic of the random numbers of a run.
 const KILLS: u64 = 20;
 
+/// Runs `hapax demo` on real servers, which are killed as well.
+#[derive(Debug, Parser)]
 struct DemoArguments {
+    /// The number of payments.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
     payments: u32,
+    /// How often processes are killed; default: that of the demo.
+    #[arg(long, value_name = "N")]
     crashes: Option<u32>,
+    /// Decides the payments and the faults.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    brokers: Vec<DemoBroker>,
-    report: Option<PathBuf>,
-    commit: String,
+    /// The broker: kafka, nats or rabbitmq. Without it, there is a run on each.
+    #[arg(long, value_parser = one_of(&DemoBroker::ALL, DemoBroker::name))]
+    broker: Option<DemoBroker>,
+    #[command(flatten)]
+    report: ReportArguments,
 }
 
 /// What a run printed, and how often its servers were killed.
@@ -46,50 +54,17 @@ struct DemoRun {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let Some(arguments) = DemoArguments::read(&words) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    match arguments.run().await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(DemoArguments::parse().run().await)
 }
 
 impl DemoArguments {
-    fn read(words: &[String]) -> Option<Self> {
-        let brokers = DemoBroker::ALL.to_vec();
-        let mut arguments =
-            Self { payments: 20_000, crashes: None, seed: 1, brokers, report: None, commit: String::new() };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match &**word {
-                "--payments" => arguments.payments = words.next()?.parse().ok()?,
-                "--crashes" => arguments.crashes = Some(words.next()?.parse().ok()?),
-                "--seed" => arguments.seed = words.next()?.parse().ok()?,
-                "--broker" => {
-                    let name = words.next()?;
-                    arguments.brokers.retain(|broker| broker.name() == name);
-                }
-                "--report" => arguments.report = Some(words.next()?.into()),
-                "--commit" => arguments.commit = words.next()?.clone(),
-                _ => return None,
-            }
-        }
-        (!arguments.brokers.is_empty()).then_some(arguments)
-    }
-
     /// Runs the demo once for each broker. Returns whether all audits hold.
     async fn run(&self) -> Result<bool> {
         let mut holds = true;
-        for broker in &self.brokers {
-            let run = self.run_on(*broker).await?;
-            if let Some(report) = &self.report
+        let brokers = self.broker.map_or_else(|| DemoBroker::ALL.to_vec(), |broker| vec![broker]);
+        for broker in brokers {
+            let run = self.run_on(broker).await?;
+            if let Some(report) = &self.report.report
                 && run.holds
             {
                 self.write(report, &run)?;
@@ -149,7 +124,7 @@ impl DemoArguments {
     }
 
     fn section(&self, run: &DemoRun) -> String {
-        let Self { payments, seed, commit, .. } = self;
+        let (Self { payments, seed, .. }, commit) = (self, &self.report.commit);
         let crashes = self.crashes.map(|crashes| format!(" --crashes {crashes}")).unwrap_or_default();
         let (broker, summary, output) = (run.broker, run.summary(), &run.output);
         format!(
@@ -193,10 +168,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let report = folder.path().join("REPORT.md");
         let write = |payments: &str, broker| {
-            let words = ["--payments", payments].map(str::to_owned);
+            let arguments = DemoArguments::try_parse_from(["demo", "--payments", payments]).unwrap();
             let (output, kills, took) = (String::new(), ServerKills::default(), Duration::ZERO);
             let run = DemoRun { broker, output, kills, took, holds: true };
-            DemoArguments::read(&words).unwrap().write(&report, &run).unwrap();
+            arguments.write(&report, &run).unwrap();
             let text = fs::read_to_string(&report).unwrap();
             text.lines().filter_map(|line| line.strip_prefix("| payments | ").map(str::to_owned)).collect::<Vec<_>>()
         };

@@ -1,89 +1,73 @@
 //! `cargo xtask prove relay` calls this program.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
-use std::{env, fs};
 
-use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult, SinkBroker};
+use clap::Parser;
+use hapax_relay_torture::{RelayFault, RelayTortureOptions, SinkBroker};
+use hapax_torture::harness::{self, Proof, ProofEnd, ReportArguments, one_of};
 
 mod report;
 
-const USAGE: &str = "\
-usage: hapax-relay-torture [--events N] [--keys K] [--seed N] [--broker nats|rabbitmq] [--without-inbox]
-                           [--mutant NAME] [--report FILE --commit COMMIT]";
-
+/// Tortures relays between PostgreSQL and a broker, and audits what has arrived.
+#[derive(Debug, Parser)]
 struct RelayArguments {
-    options: RelayTortureOptions,
-    report: Option<PathBuf>,
-    commit: String,
+    /// The number of transactions with an event.
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
+    events: u32,
+    /// The number of ordering keys.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+    /// Decides the transactions and the faults.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The kind of the broker: nats or rabbitmq.
+    #[arg(long, default_value = "nats", value_parser = one_of(&SinkBroker::ALL, SinkBroker::word))]
+    broker: SinkBroker,
+    /// The consumer forgets the ids of events, to prove that the audit can fail.
+    #[arg(long)]
+    without_inbox: bool,
+    /// A known bug of the relays, which the audit must find.
+    #[arg(long, value_name = "NAME")]
+    mutant: Option<String>,
+    #[command(flatten)]
+    report: ReportArguments,
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let Some(arguments) = RelayArguments::read(&words) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    match arguments.run() {
-        Ok(result) if result.damages.is_empty() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+    harness::main::<RelayArguments>()
+}
+
+impl RelayArguments {
+    fn options(&self) -> RelayTortureOptions {
+        RelayTortureOptions {
+            events: self.events,
+            keys: self.keys,
+            seed: self.seed,
+            broker: self.broker,
+            faults: RelayFault::ALL.to_vec(),
+            has_inbox: !self.without_inbox,
+            mutant: self.mutant.clone(),
         }
     }
 }
 
-impl RelayArguments {
-    fn read(words: &[String]) -> Option<Self> {
-        let mut options = RelayTortureOptions {
-            events: 5000,
-            keys: 500,
-            seed: 1,
-            broker: SinkBroker::Nats,
-            faults: RelayFault::ALL.to_vec(),
-            has_inbox: true,
-            mutant: None,
-        };
-        let (mut report, mut commit) = (None, String::new());
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match &**word {
-                "--without-inbox" => options.has_inbox = false,
-                "--events" => options.events = words.next()?.parse().ok().filter(|count| *count > 0)?,
-                "--keys" => options.keys = words.next()?.parse().ok().filter(|count| *count > 0)?,
-                "--seed" => options.seed = words.next()?.parse().ok()?,
-                "--broker" => {
-                    let word = words.next()?;
-                    options.broker = SinkBroker::ALL.into_iter().find(|name| name.word() == word)?;
-                }
-                "--mutant" => options.mutant = Some(words.next()?.clone()),
-                "--report" => report = Some(words.next()?.into()),
-                "--commit" => commit = words.next()?.clone(),
-                _ => return None,
-            }
-        }
-        Some(Self { options, report, commit })
+impl Proof for RelayArguments {
+    const FOLDER: &'static str = "hapax-relay-torture";
+
+    fn report(&self) -> &ReportArguments {
+        &self.report
     }
 
-    fn run(&self) -> anyhow::Result<RelayTortureResult> {
-        let folder = env::temp_dir().join(format!("hapax-relay-torture-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        println!("{}; the log of the relays is in {}", report::command(&self.options), folder.display());
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let result = runtime.block_on(hapax_relay_torture::run(&self.options, &folder))?;
-        let text = report::text(&self.options, &self.commit, &result);
-        print!("{text}");
-        for found in result.damages.iter().take(20) {
-            println!("{found}");
-        }
-        if result.damages.is_empty() {
-            fs::remove_dir_all(&folder)?;
-            if let Some(path) = &self.report {
-                let earlier = fs::read_to_string(path).unwrap_or_default();
-                fs::write(path, hapax_torture::with_section(&earlier, &text))?;
-            }
-        }
-        Ok(result)
+    fn command(&self) -> String {
+        report::command(&self.options())
+    }
+
+    async fn run(&self, folder: &Path) -> anyhow::Result<ProofEnd> {
+        let options = self.options();
+        let result = hapax_relay_torture::run(&options, folder).await?;
+        let mut section = self.section(&format!("Relays between PostgreSQL and {}", options.broker.title()));
+        report::fill(&mut section, &options, &result);
+        Ok(ProofEnd::of(section, &result.damages))
     }
 }

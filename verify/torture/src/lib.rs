@@ -9,6 +9,7 @@
 //! faults.rs             kills, pauses and cuts
 //! bank.rs, audit.rs     what the database says, and whether it agrees with the journal
 //! transfers.rs          the writes of the services
+//! harness.rs            what the programs of the proofs share: arguments, folder, report
 //! ```
 //!
 //! In another run the service is behind two gateways, and PostgreSQL has all records. [`target`] tortures
@@ -18,6 +19,7 @@ mod audit;
 mod bank;
 mod client;
 mod faults;
+pub mod harness;
 mod http_session;
 mod journal;
 mod options;

@@ -1,7 +1,6 @@
 //! The report of a recorded run: one section for each kind of run.
 
-use std::fmt::Write;
-
+use hapax_torture::harness::ProofSection;
 use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TorturedService, TransferDamage};
 
 /// The command that repeats a run.
@@ -24,7 +23,7 @@ pub(crate) fn command(options: &TortureOptions) -> String {
     format!("cargo xtask prove torture --transfers {transfers} --seed {seed}{faults}{service}")
 }
 
-fn heading(options: &TortureOptions) -> String {
+pub(crate) fn heading(options: &TortureOptions) -> String {
     let faults = match options.faults {
         FaultSelection::Everything => "Every fault",
         FaultSelection::KillDatabase(_) => "PostgreSQL killed under load",
@@ -39,41 +38,35 @@ fn heading(options: &TortureOptions) -> String {
         TorturedService::Gated => ", two gateways on PostgreSQL alone, retry",
         TorturedService::Held => ", two gateways on PostgreSQL alone, hold, no ledger",
     };
-    format!("## {faults}{service}\n")
+    format!("{faults}{service}")
 }
 
-/// The section of a run.
-pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureResult) -> String {
-    let mut text = format!("{}\n`{}`\n\n| | |\n|---|--:|\n", heading(options), command(options));
-    let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
-    if !commit.is_empty() {
-        row("commit", commit.to_owned());
-    }
-    row("transfers", options.transfers.to_string());
-    row("time", format!("{:.0} s", result.took.as_secs_f64()));
+/// Writes the figures of a run into its section.
+pub(crate) fn fill(section: &mut ProofSection, options: &TortureOptions, result: &TortureResult) {
+    section.row("transfers", options.transfers);
+    section.row("time", format!("{:.0} s", result.took.as_secs_f64()));
     for fault in TortureFault::ALL {
         if let Some(times) = result.faults.get(&fault) {
-            row(fault.name(), times.to_string());
+            section.row(fault.name(), times);
         }
     }
-    row("connections cut", result.cuts.to_string());
+    section.row("connections cut", result.cuts);
     for (what, count) in &result.counts {
-        row(what, count.to_string());
+        section.row(what, count);
     }
     if options.service == TorturedService::Held {
-        row("transfers that end as `outcome-unknown`", result.unknown.to_string());
+        section.row("transfers that end as `outcome-unknown`", result.unknown);
     } else {
-        row("copies that the service answered after all records were removed", result.from_the_ledger.to_string());
-        row("second effects before all records were removed", result.duplicates_in_run.to_string());
+        section.row("copies that the service answered after all records were removed", result.from_the_ledger);
+        section.row("second effects before all records were removed", result.duplicates_in_run);
     }
-    row("**transfers with a second effect**", result.count(TransferDamage::Duplicate).to_string());
-    row("**transfers without an answer**", result.count(TransferDamage::Lost).to_string());
-    row("**everything that the audit found**", result.damages.len().to_string());
+    section.row("**transfers with a second effect**", result.count(TransferDamage::Duplicate));
+    section.row("**transfers without an answer**", result.count(TransferDamage::Lost));
+    section.row("**everything that the audit found**", result.damages.len());
     if result.damages.is_empty() {
         let bound = 3.0 / f64::from(options.transfers);
         let share = 1.0 / bound;
         let rule = "By the rule of three, with 95 % confidence fewer than one transfer in";
-        writeln!(text, "\n{rule} {share:.0} is damaged ({bound:.1e}).").expect("memory");
+        section.line(&format!("\n{rule} {share:.0} is damaged ({bound:.1e})."));
     }
-    text
 }

@@ -1,81 +1,63 @@
 //! `cargo xtask prove worker` calls this program.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
-use std::{env, fs};
 
-use hapax_worker_torture::{SourceBroker, WorkerTortureOptions, WorkerTortureResult};
+use clap::Parser;
+use hapax_torture::harness::{self, Proof, ProofEnd, ReportArguments, one_of};
+use hapax_worker_torture::{SourceBroker, WorkerTortureOptions};
 
 mod report;
 
-const USAGE: &str = "\
-usage: hapax-worker-torture [--transfers N] [--seed N] [--broker kafka|rabbitmq|sqs] [--brokers N]
-                            [--without-ledger] [--report FILE --commit COMMIT]";
-
+/// Tortures workers on a broker, and audits their database.
+#[derive(Debug, Parser)]
 struct WorkerArguments {
-    options: WorkerTortureOptions,
-    report: Option<PathBuf>,
-    commit: String,
+    /// The number of transfers.
+    #[arg(long, value_name = "N", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
+    transfers: u32,
+    /// Decides the transfers, their copies and the faults.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The kind of the brokers: kafka, rabbitmq or sqs.
+    #[arg(long, default_value = "kafka", value_parser = one_of(&SourceBroker::ALL, SourceBroker::word))]
+    broker: SourceBroker,
+    /// The number of brokers.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    brokers: u32,
+    /// The workers have no ledger, to prove that the audit can fail.
+    #[arg(long)]
+    without_ledger: bool,
+    #[command(flatten)]
+    report: ReportArguments,
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let Some(arguments) = WorkerArguments::read(&words) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    match arguments.run() {
-        Ok(result) if result.damages.is_empty() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    harness::main::<WorkerArguments>()
 }
 
 impl WorkerArguments {
-    fn read(words: &[String]) -> Option<Self> {
-        let broker = SourceBroker::Kafka;
-        let mut options = WorkerTortureOptions { transfers: 3000, seed: 1, has_ledger: true, broker, brokers: 3 };
-        let (mut report, mut commit) = (None, String::new());
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match &**word {
-                "--without-ledger" => options.has_ledger = false,
-                "--transfers" => options.transfers = words.next()?.parse().ok().filter(|count| *count > 0)?,
-                "--seed" => options.seed = words.next()?.parse().ok()?,
-                "--broker" => {
-                    let word = words.next()?;
-                    options.broker = SourceBroker::ALL.into_iter().find(|name| name.word() == word)?;
-                }
-                "--brokers" => options.brokers = words.next()?.parse().ok().filter(|count| *count > 0)?,
-                "--report" => report = Some(words.next()?.into()),
-                "--commit" => commit = words.next()?.clone(),
-                _ => return None,
-            }
-        }
-        Some(Self { options, report, commit })
+    fn options(&self) -> WorkerTortureOptions {
+        let Self { transfers, seed, broker, brokers, without_ledger, .. } = *self;
+        WorkerTortureOptions { transfers, seed, has_ledger: !without_ledger, broker, brokers: brokers as usize }
+    }
+}
+
+impl Proof for WorkerArguments {
+    const FOLDER: &'static str = "hapax-worker-torture";
+
+    fn report(&self) -> &ReportArguments {
+        &self.report
     }
 
-    fn run(&self) -> anyhow::Result<WorkerTortureResult> {
-        let folder = env::temp_dir().join(format!("hapax-worker-torture-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        println!("{}; the log of the workers is in {}", report::command(&self.options), folder.display());
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let result = runtime.block_on(hapax_worker_torture::run(self.options, &folder))?;
-        let text = report::text(&self.options, &self.commit, &result);
-        print!("{text}");
-        for found in result.damages.iter().take(20) {
-            println!("{found}");
-        }
-        if result.damages.is_empty() {
-            fs::remove_dir_all(&folder)?;
-            if let Some(path) = &self.report {
-                let earlier = fs::read_to_string(path).unwrap_or_default();
-                fs::write(path, hapax_torture::with_section(&earlier, &text))?;
-            }
-        }
-        Ok(result)
+    fn command(&self) -> String {
+        report::command(&self.options())
+    }
+
+    async fn run(&self, folder: &Path) -> anyhow::Result<ProofEnd> {
+        let options = self.options();
+        let result = hapax_worker_torture::run(options, folder).await?;
+        let mut section = self.section(&report::heading(&options));
+        report::fill(&mut section, &options, &result);
+        Ok(ProofEnd::of(section, &result.damages))
     }
 }

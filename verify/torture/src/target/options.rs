@@ -55,6 +55,9 @@ pub enum LapsePolicy {
 }
 
 impl LapsePolicy {
+    /// Both policies.
+    pub const ALL: [Self; 2] = [Self::Hold, Self::Retry];
+
     /// The value of the flag.
     pub fn name(self) -> &'static str {
         match self {
