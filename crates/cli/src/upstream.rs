@@ -3,6 +3,7 @@
 //! `forward.rs` forwards a request and classifies failures, `client.rs` sends it in the version of HTTP that the API
 //! speaks, and `http1.rs` and `http2.rs` keep the connections of one version each. `fields.rs` has the rules about
 //! header fields, `body.rs` the body of a response, and `failure.rs` the response for an API that gives none.
+//! `websocket.rs` has the switch to WebSocket.
 
 pub(crate) mod body;
 pub(crate) mod client;
@@ -11,6 +12,7 @@ pub(crate) mod fields;
 pub(crate) mod forward;
 mod http1;
 pub(crate) mod http2;
+pub(crate) mod websocket;
 
 use std::time::Duration;
 

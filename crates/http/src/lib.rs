@@ -14,6 +14,7 @@
 //! recorded.rs   a recorded response as an operator reads and writes it
 //! problem.rs    every refusal, with its status, type and advice; problem/spec.rs is their table
 //! page.rs       the policy page, which publishes the contract of a server
+//! grpc.rs       calls of gRPC, which are refused where the layer would protect them
 //! body.rs       request and response bodies: whole, or streamed
 //! headers.rs    the names of the header fields
 //! axum.rs       extractors and responses for handlers of axum (feature `axum`)
@@ -28,6 +29,7 @@ mod answer;
 pub mod axum;
 mod body;
 mod call;
+mod grpc;
 pub mod headers;
 mod key;
 mod layer;

@@ -72,6 +72,9 @@ pub enum Problem {
     BodyCut,
     /// 408: the request body did not arrive completely in time.
     BodyTimeout,
+    /// The request is a call of gRPC, which cannot be protected. The layer shows this as the status `UNIMPLEMENTED` of
+    /// gRPC; in HTTP it is 501.
+    GrpcCall,
 }
 
 impl Problem {
@@ -94,6 +97,7 @@ impl Problem {
             Self::BodyTooLarge { .. } => &spec::BODY_TOO_LARGE,
             Self::BodyCut => &spec::BODY_CUT,
             Self::BodyTimeout => &spec::BODY_TIMEOUT,
+            Self::GrpcCall => &spec::GRPC_CALL,
         }
     }
 
@@ -267,6 +271,7 @@ mod tests {
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyCut,
             Problem::BodyTimeout,
+            Problem::GrpcCall,
         ];
         assert!(problems.iter().map(Problem::name).eq(Problem::names()));
         for problem in &problems {

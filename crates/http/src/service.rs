@@ -18,6 +18,7 @@ use tower_service::Service;
 use crate::answer::{problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
 use crate::call::{BodyRefused, RecordKeySlot, RequestOrigin};
+use crate::grpc;
 use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
@@ -112,6 +113,9 @@ where
             match classify(&config, request).await {
                 Ok(Classified::Protected(call, request)) => run_once(&config, inner, call, request).await,
                 Ok(Classified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
+                Err(problem @ Problem::GrpcCall) => {
+                    Ok(grpc::refusal(&problem, problem_response(&*config.problem, problem.clone(), None)))
+                }
                 Err(problem) => Ok(problem_response(&*config.problem, problem, None)),
             }
         })
@@ -135,6 +139,12 @@ where
     let (parts, body) = request.into_parts();
     if !is_protected(config, &parts) {
         return Ok(stream_unprotected(parts, body));
+    }
+    if grpc::is_call(&parts.headers) {
+        return match is_key_expected(config, &parts) {
+            true => Err(Problem::GrpcCall),
+            false => Ok(stream_unprotected(parts, body)),
+        };
     }
     if config.key.is_in_body() {
         let body = read_whole(config, &parts, body).await?;
@@ -162,6 +172,11 @@ fn is_protected(config: &LayerConfig, parts: &Parts) -> bool {
         tracing::warn!("an outer idempotency layer protects this request already; this layer passes it on");
     }
     !has_attempt
+}
+
+/// Whether the request has a key, or must have one. Where keys are in bodies, it may have one.
+fn is_key_expected(config: &LayerConfig, parts: &Parts) -> bool {
+    config.key_required || config.key.is_in_body() || !matches!(config.key.key(parts), Ok(None))
 }
 
 /// Passes the request on with its body unread.

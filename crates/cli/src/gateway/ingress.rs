@@ -39,8 +39,10 @@ use crate::gateway::limits::shares::{AddressAccount, Shares};
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::listen::lingering_close::UnreadRest;
 use crate::gateway::routing::{Routed, Routes};
 use crate::serve::metrics::ListenerMetrics;
+use crate::upstream::websocket::{TunnelSlot, WebSocketWish};
 
 /// The rules and limits that all connections share.
 #[derive(Debug)]
@@ -117,6 +119,9 @@ pub(crate) struct Ingress<S> {
     /// None in HTTP/1.
     pub(crate) window: Option<SharedWindow>,
     pub(crate) close_delimited: CloseDelimited,
+    pub(crate) unread_rest: UnreadRest,
+    /// Where the tunnel of a WebSocket is kept until the response is sent.
+    pub(crate) tunnel: TunnelSlot,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
 }
@@ -131,7 +136,7 @@ where
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let mut entry = AccessLogEntry::new(&request, self.activity.open_request(), Arc::clone(&self.rules));
         // Takes the place in the queue now, in the order of arrival; the future is awaited later.
         let account = self.account(&request);
@@ -140,8 +145,12 @@ where
         let close_delimited = (request.version() == Version::HTTP_10).then(|| self.close_delimited.clone());
         let cross_origin = Arc::clone(&self.rules.cross_origin);
         let page = cross_origin.grant(request.headers());
+        let websocket = WebSocketWish::take(&mut request, &self.tunnel);
         let mut request = self.with_limits(request, &account, chunked_end.clone());
         request.extensions_mut().insert(entry.record_key_slot());
+        if let Some(websocket) = websocket {
+            request.extensions_mut().insert(websocket);
+        }
         match self.route(&mut request, &mut entry) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.
@@ -196,7 +205,8 @@ impl<S> Ingress<S> {
         let protected = Arc::clone(&self.rules.protected_fields);
         let mut request = request.map(|body| {
             let body = ClientBody::new(body, version, self.rules.limits, reservation.clone());
-            body.with_rules(protected, chunked_end).in_window(self.window.clone())
+            let body = body.with_rules(protected, chunked_end).in_window(self.window.clone());
+            if version == Version::HTTP_2 { body } else { body.reporting_rest(self.unread_rest.clone()) }
         });
         if let Some(refused) = request.body().refused() {
             request.extensions_mut().insert(refused);

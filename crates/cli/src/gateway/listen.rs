@@ -5,8 +5,11 @@ pub(crate) mod client_socket;
 pub(crate) mod connection;
 pub(crate) mod executors;
 pub(crate) mod fair_queue;
+pub(crate) mod lingering_close;
 pub(crate) mod open_files;
+pub(crate) mod protocol;
 pub(crate) mod stream_flow;
+pub(crate) mod tunnel;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,6 +36,7 @@ use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::connection::{ClientConnection, ConnectionSettings};
 use crate::gateway::listen::fair_queue::FairQueue;
+use crate::gateway::listen::lingering_close::UnreadRest;
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -128,7 +132,8 @@ where
         let Some((account, share)) = self.share(ip) else { return };
         let (service, queue) = (executor.service.clone(), executor.queue.clone());
         let (settings, close_delimited) = (self.settings.clone(), CloseDelimited::default());
-        let connection = ClientConnection { service, queue, settings, ip, account, close_delimited };
+        let unread_rest = UnreadRest::default();
+        let connection = ClientConnection { service, queue, settings, ip, account, close_delimited, unread_rest };
         // A socket wakes the executor in whose context it was registered, so it is registered anew.
         let moved = stream.into_std().and_then(|stream| {
             let _context = executor.handle.enter();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::http::RequestBody;
-use http::header::{HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::body::Body;
@@ -18,6 +18,7 @@ use crate::upstream::body::{UpstreamBody, UpstreamContent};
 use crate::upstream::forward::StreamedBody;
 use crate::upstream::http1::Http1;
 use crate::upstream::http2::Http2;
+use crate::upstream::websocket::mark_switch;
 
 /// The API: its scheme, its authority, and whether it speaks HTTP/2 without TLS.
 #[derive(Clone, Debug)]
@@ -87,15 +88,40 @@ impl<B: StreamedBody> UpstreamClient<B> {
             }
             request.headers_mut().extend(host.map(|host| (HOST, host)));
         }
-        *request.uri_mut() = Uri::from(path);
-        *request.version_mut() = Version::HTTP_11;
-        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        self.prepare_http1(&mut request, path);
+        if request.headers().contains_key(TE) {
+            // The field belongs to one connection (RFC 9110, 10.1.4).
+            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("te"));
+        }
         if has_unknown_length(request.body()) {
             // hyper would leave out the body of a GET or HEAD whose length is unknown, unless its framing is given.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let (response, connection) = self.http1.send(request).await?;
         Ok(response.map(|body| UpstreamContent::Http1 { body, connection }.into()))
+    }
+
+    /// Whether the API can switch a connection to WebSocket: it speaks HTTP/1.1.
+    pub(crate) fn can_switch(&self) -> bool {
+        !self.upstream.is_h2
+    }
+
+    /// Sends a request that asks for a switch to WebSocket, over HTTP/1.1.
+    pub(crate) async fn send_switch(
+        &self,
+        mut request: Request<RequestBody<B>>,
+    ) -> Result<Response<UpstreamBody<B>>, SendError> {
+        let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        self.prepare_http1(&mut request, path);
+        mark_switch(request.headers_mut());
+        let (response, connection) = self.http1.send_switch(request).await?;
+        Ok(response.map(|body| UpstreamContent::Http1 { body, connection }.into()))
+    }
+
+    fn prepare_http1(&self, request: &mut Request<RequestBody<B>>, path: PathAndQuery) {
+        *request.uri_mut() = Uri::from(path);
+        *request.version_mut() = Version::HTTP_11;
+        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
     }
 
     /// The client's Host field. HTTP/2 has it in the target of the request.

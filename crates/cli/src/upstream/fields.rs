@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use hapax::gate::Attempt;
-use hapax::http::headers::{HAPAX_ATTEMPT, HAPAX_FINGERPRINT, HAPAX_OPERATION, HAPAX_TOKEN, HOP_BY_HOP};
+use hapax::http::headers::{HAPAX_ATTEMPT, HAPAX_FINGERPRINT, HAPAX_OPERATION, HAPAX_TOKEN, HOP_BY_HOP, is_reserved};
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, EXPECT, HOST,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, EXPECT, HOST, TRAILER,
     TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -41,6 +41,17 @@ pub(crate) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = &
 
 /// Fields that a receiver needs before the body (RFC 9110, 6.5.1). They are not passed on as trailers.
 const NEVER_TRAILERS: [HeaderName; 6] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, EXPECT, HOST];
+
+/// The names of the trailers that a response declares, without those that are removed. None if there are none. A server
+/// of HTTP/1.1 sends only trailers that the head names.
+pub(crate) fn declared_trailers(headers: &HeaderMap) -> Option<HeaderValue> {
+    let lines = headers.get_all(TRAILER).iter().filter_map(|line| line.to_str().ok());
+    let names = lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse::<HeaderName>().ok());
+    let passed =
+        names.filter(|name| !(HOP_BY_HOP.contains(name) || NEVER_TRAILERS.contains(name) || is_reserved(name)));
+    let passed: Vec<String> = passed.map(|name| name.to_string()).collect();
+    HeaderValue::try_from(passed.join(", ")).ok().filter(|names| !names.is_empty())
+}
 
 /// Removes from trailers what is removed from a head, and the fields that mean nothing after a body. Returns None if no
 /// trailer is left. A frame of data stays as it is.

@@ -13,7 +13,7 @@ use hapax::http::RequestBody;
 use hapax::http::headers::is_reserved;
 use hapax::runtime::BoxFuture;
 use hapax::{BoxError, RecordKey};
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::{CONTENT_LENGTH, EXPECT, TE, TRAILER};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Body;
 use parking_lot::Mutex;
@@ -25,7 +25,8 @@ use crate::serve::otlp::{inject, spans};
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;
-use crate::upstream::fields::{add_attempt_fields, remove_unforwardable, take_framing};
+use crate::upstream::fields::{add_attempt_fields, declared_trailers, remove_unforwardable, take_framing};
+use crate::upstream::websocket::{WebSocketWish, mark_switch};
 
 /// Time limit for opening a connection to the API, or half of the API's time limit if that is shorter. A connection
 /// must fail before the API's time limit ends: then it is certain that nothing was sent.
@@ -128,6 +129,10 @@ impl<B: StreamedBody> Service<Request<RequestBody<B>>> for Forward<B> {
 struct Asked {
     is_head: bool,
     is_protected: bool,
+    /// Whether the client gets the trailers of the answer.
+    takes_trailers: bool,
+    /// The wish to switch to WebSocket. A protected request has none.
+    websocket: Option<WebSocketWish>,
     /// The record of a protected request.
     rk: Option<RecordKey>,
 }
@@ -138,12 +143,16 @@ impl<B: StreamedBody> Forwarder<B> {
         let asked = Asked {
             is_head: request.method() == Method::HEAD,
             is_protected: attempt.is_some(),
+            takes_trailers: attempt.is_none() && request.headers().contains_key(TE),
+            websocket: request.extensions_mut().remove().filter(|_| attempt.is_none() && self.client.can_switch()),
             rk: attempt.as_ref().map(Attempt::record_key),
         };
         // The extensions hold the memory reservation of the body. It must last until the API has answered.
         let _extensions = std::mem::take(request.extensions_mut());
         if let Some(attempt) = &attempt {
             add_attempt_fields(request.headers_mut(), attempt);
+            // A recorded answer has no trailers (H20).
+            request.headers_mut().remove(TE);
         }
         // hyper answers `Expect: 100-continue` itself, so the API must not answer it again.
         request.headers_mut().remove(EXPECT);
@@ -154,17 +163,21 @@ impl<B: StreamedBody> Forwarder<B> {
         }
         let span = spans::upstream(request.method());
         inject(&span, request.headers_mut());
-        let sent = self.send(request).await;
+        let sent = self.send(request, asked.websocket.is_some()).await;
         spans::end_upstream(&span, sent.as_ref().ok().map(Response::status));
         drop(span);
         match sent {
-            Ok(response) => self.respond(response, &asked),
+            Ok(response) => self.respond(response, asked),
             Err(failure) => failure.response(asked.rk),
         }
     }
 
     /// Sends the request, and waits for the head of the response until the time limit.
-    async fn send(&self, mut request: Request<RequestBody<B>>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+    async fn send(
+        &self,
+        mut request: Request<RequestBody<B>>,
+        may_switch: bool,
+    ) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
         let progress = start_streaming(request.body_mut());
         if may_be_empty(&request) {
             // The API has no part in this wait, so it is not within the time limit.
@@ -174,21 +187,29 @@ impl<B: StreamedBody> Forwarder<B> {
         if let Some(failure) = failed_upload() {
             return Err(failure);
         }
+        let sending = async {
+            // Boxed, because few requests ask for a switch.
+            if may_switch { Box::pin(self.client.send_switch(request)).await } else { self.client.send(request).await }
+        };
         tokio::select! {
             // A response that arrives together with the timeout is used.
             biased;
-            sent = self.client.send(request) => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
+            sent = sending => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
             () = self.time_limit(progress.as_deref()) => Err(UpstreamFailure::TimedOut(self.timeout)),
         }
     }
 
-    fn respond(&self, mut response: Response<UpstreamBody<B>>, asked: &Asked) -> Response<UpstreamBody<B>> {
+    fn respond(&self, mut response: Response<UpstreamBody<B>>, mut asked: Asked) -> Response<UpstreamBody<B>> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // No forwarded request has an Upgrade field, so the response is invalid. The API may have run the request.
-            return UpstreamFailure::Switched.response(asked.rk);
+            let granted = asked.websocket.take().and_then(|wish| wish.grant(response));
+            // The request did not ask for this, so the response is invalid. The API may have run the request.
+            let Some(granted) = granted else { return UpstreamFailure::Switched.response(asked.rk) };
+            let mut response = self.pass_on(granted, &asked);
+            mark_switch(response.headers_mut());
+            return response;
         }
         match take_framing(response.headers_mut(), asked.is_head) {
-            Ok(()) => self.pass_on(response, asked),
+            Ok(()) => self.pass_on(response, &asked),
             Err(why) => UpstreamFailure::Framing(why).response(asked.rk),
         }
     }
@@ -203,7 +224,9 @@ impl<B: StreamedBody> Forwarder<B> {
     }
 
     fn pass_on(&self, mut response: Response<UpstreamBody<B>>, asked: &Asked) -> Response<UpstreamBody<B>> {
+        let trailers = asked.takes_trailers.then(|| declared_trailers(response.headers())).flatten();
         remove_unforwardable(response.headers_mut(), is_reserved);
+        response.headers_mut().extend(trailers.map(|names| (TRAILER, names)));
         *response.version_mut() = Version::HTTP_11;
         // The response to a protected request is read into memory before the client gets it, so a silent API must not
         // block it forever. Any other response streams at the pace of the API.

@@ -18,10 +18,12 @@ use hapax::runtime::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_rustls::HttpsConnector;
+use hyper::client::conn::http1::{Builder, Connection, SendRequest};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -44,6 +46,9 @@ pub(crate) struct Http1<B> {
     connect_timeout: Duration,
     idle: Arc<IdleConnections<B>>,
 }
+
+/// A connection that no task drives yet, and its sending half.
+type OpenedHttp1<B> = (SendRequest<RequestBody<B>>, Connection<MaybeHttpsStream<TokioIo<TcpStream>>, RequestBody<B>>);
 
 /// The connections without a request, the last used one at the end.
 ///
@@ -134,11 +139,31 @@ where
         Err(SendError::Unsent(reason))
     }
 
+    /// Sends a request on a connection of its own, which may switch to another protocol.
+    pub(crate) async fn send_switch(
+        &self,
+        request: Request<RequestBody<B>>,
+    ) -> Result<(Response<Incoming>, ResponseConnection<B>), SendError> {
+        let (mut sender, connection) = self.open().await.map_err(SendError::Unsent)?;
+        tokio::spawn(async move { log_end(connection.with_upgrades().await) });
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok((response, ResponseConnection { connection: None, idle: Arc::clone(&self.idle) })),
+            Err(mut error) => match (error.take_message(), error.into_error()) {
+                (Some(_), error) => Err(SendError::Unsent(error.into())),
+                (None, error) => Err(SendError::Cut(error.into())),
+            },
+        }
+    }
+
     async fn connect(&self) -> Result<Http1Connection<B>, BoxError> {
+        let (sender, connection) = self.open().await?;
+        Ok(Http1Connection { sender, driver: ConnectionDriver::Caller(Box::pin(connection)) })
+    }
+
+    async fn open(&self) -> Result<OpenedHttp1<B>, BoxError> {
         let opened = async {
             let stream = self.connector.clone().call(self.target.clone()).await?;
-            let (sender, connection) = Builder::new().max_headers(MOST_FIELDS).handshake(stream).await?;
-            Ok(Http1Connection { sender, driver: ConnectionDriver::Caller(Box::pin(connection)) })
+            Ok(Builder::new().max_headers(MOST_FIELDS).handshake(stream).await?)
         };
         let opened = tokio::time::timeout(self.connect_timeout, opened).await;
         opened.unwrap_or_else(|_| Err(CONNECT_TIMEOUT.into()))

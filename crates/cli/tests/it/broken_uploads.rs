@@ -1,11 +1,15 @@
 //! Clients that break or stall the upload of an unprotected request, which the API gets while it arrives.
 
-use crate::harness::{Api, Gateway};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::harness::{Api, DEADLINE, Gateway};
 use crate::http2::serve_api;
-use crate::http2_clients::FrameClient;
+use crate::http2_clients::{FrameClient, connect};
 use crate::metrics::upstream_errors;
 use crate::raw_http::{RawConnection, RawResponse};
-use crate::tls::{Pki, secure_gateway};
+use crate::tls::{Pki, client_config, secure_gateway};
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n\r\n";
 
@@ -90,4 +94,41 @@ async fn a_body_that_is_declared_too_long_is_refused_without_a_go_ahead_h11() {
     wire.send_bytes(b"x").await;
     assert_eq!(wire.read_response().await.unwrap().status, 201);
     assert!(!api.seen()[0].headers.contains_key("expect"), "the gateway has answered it");
+}
+
+/// Longer than what the gateway discards before it answers, and than the buffers of both sides.
+const LONG: usize = 24 << 20;
+
+/// Sends a body to its end before it reads the response.
+async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -> String {
+    let mut received = Vec::new();
+    let exchange = async {
+        stream.write_all(format!("POST /charges HTTP/1.1\r\nhost: a\r\n{head}").as_bytes()).await.unwrap();
+        stream.write_all(&vec![b'x'; LONG]).await.expect("the gateway takes the whole body");
+        stream.flush().await.unwrap();
+        stream.read_to_end(&mut received).await.expect("the end of the response");
+    };
+    timeout(DEADLINE, exchange).await.unwrap();
+    String::from_utf8(received).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_its_whole_body_reads_why_it_is_refused_h11() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let secure = secure_gateway(api.address, &pki).await;
+    let plain = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
+    let length = format!("content-length: {LONG}\r\n\r\n");
+    let key = format!("idempotency-key: key-1\r\n{length}");
+    let chunks = format!("idempotency-key: key-2\r\ntransfer-encoding: chunked\r\n\r\n{LONG:x}\r\n");
+    for (head, status, problem) in
+        [(&key, "413", "#body-too-large"), (&chunks, "413", "#body-too-large"), (&length, "400", "#key-missing")]
+    {
+        let stream = connect([127, 0, 0, 1], secure.public, client_config(&pki)).await.unwrap();
+        let tls = upload(stream, head).await;
+        let tcp = upload(TcpStream::connect(plain.public).await.unwrap(), head).await;
+        for response in [tls, tcp] {
+            assert!(response.starts_with(&format!("HTTP/1.1 {status}")) && response.contains(problem), "{response}");
+        }
+    }
+    assert_eq!(api.count(), 0);
 }

@@ -237,3 +237,25 @@ async fn an_answer_with_more_than_100_fields_is_passed_on_and_replayed_h16() {
         assert_eq!(answer.field("x-field-249"), replayed.is_none().then_some("249"), "it is not recorded");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_http1_that_takes_trailers_gets_those_that_are_declared_h45() {
+    let trailers = "x-checksum: 1\r\nx-undeclared: 2\r\nhapax-token: 7\r\nconnection: x\r\n";
+    let declared = "trailer: X-Checksum, hapax-token, connection\r\n";
+    let sent = format!("HTTP/1.1 200 OK\r\n{CLOSES}{CHUNKED}{declared}\r\n2\r\nok\r\n0\r\n{trailers}\r\n");
+    let api = ScriptedApi::start(&[("/sum", sent.into_bytes())]).await;
+    let gateway = gateway_before(api.address).await;
+    for (method, fields, end) in [
+        ("GET", "connection: close, te\r\nte: trailers\r\n", "0\r\nx-checksum: 1\r\n\r\n"),
+        ("GET", "connection: close\r\n", "0\r\n\r\n"),
+        ("POST", "connection: close, te\r\nte: trailers\r\nidempotency-key: key-1\r\n", "\r\n\r\nok"),
+    ] {
+        let mut stream = TcpStream::connect(gateway.public).await.unwrap();
+        let request = format!("{method} /sum HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut received = String::new();
+        stream.read_to_string(&mut received).await.unwrap();
+        assert!(received.ends_with(end), "{method} {fields}: {received}");
+        assert_eq!(received.contains("trailer: x-checksum\r\n"), end.contains("x-checksum"), "{received}");
+    }
+}

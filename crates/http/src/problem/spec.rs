@@ -101,4 +101,8 @@ problems! {
         .detail("The body did not arrive completely. Nothing was recorded.");
     BODY_TIMEOUT: spec(StatusCode::REQUEST_TIMEOUT, "body-timeout", "The request body arrived too slowly")
         .detail("The body did not arrive completely in time. Nothing was recorded.");
+    GRPC_CALL: spec(StatusCode::NOT_IMPLEMENTED, "grpc-call", "A call of gRPC cannot be protected")
+        .retry(NEVER)
+        .detail("This route is protected, and a call of gRPC cannot be protected. The call was not run. Only a route \
+                 without protection passes calls of gRPC on.");
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hapax::http::headers::RESERVED_PREFIX;
-use http::header::{COOKIE, HOST, HeaderName};
+use http::header::{COOKIE, HOST, HeaderName, TE};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
@@ -55,11 +55,15 @@ pub(crate) fn admit<B>(
     let host = host(request)?;
     *request.uri_mut() = origin_form(request)?;
     let headers = request.headers_mut();
+    let takes_trailers = takes_trailers(headers);
     let is_replaced = |name: &HeaderName| !peer.is_trusted && is_for_proxies(name);
     let replaced = headers.keys().find(|name| is_replaced(name)).cloned();
     remove_unforwardable(headers, |name| {
         name.as_str().starts_with(RESERVED_PREFIX) || protected.is_dropped(name) || is_replaced(name)
     });
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
     // A list, whose last address is from here, whoever sent the others.
     append(headers, FORWARDED_FOR, &peer.ip);
     append(headers, FORWARDED_PROTO, &peer.scheme);
@@ -68,6 +72,13 @@ pub(crate) fn admit<B>(
         headers.insert(HOST, host);
     }
     Ok(replaced)
+}
+
+/// Whether the client takes trailers. The field that says so belongs to one connection (RFC 9110, 10.1.4), and is set
+/// anew for the next one.
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(TE).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// Joins the pieces of a cookie, which HTTP/2 may send as one field each (RFC 9113, 8.2.3).
@@ -214,7 +225,7 @@ mod tests {
         let mut names: Vec<_> = admitted.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let forwarded = ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
-        assert_eq!(names, [&["content-type", "host", "idempotency-key"][..], &forwarded].concat());
+        assert_eq!(names, [&["content-type", "host", "idempotency-key", "te"][..], &forwarded].concat());
     }
 
     #[test]

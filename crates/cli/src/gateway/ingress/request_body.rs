@@ -20,6 +20,7 @@ use crate::gateway::ingress::shared_window::{SharedWindow, UnreadBody};
 use crate::gateway::ingress::upload_pace::UploadPace;
 use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::limits::{Limits, SMALL_BODY};
+use crate::gateway::listen::lingering_close::UnreadRest;
 use crate::upstream::fields::filter_trailers;
 use crate::upstream::forward::{StreamProgress, StreamedBody};
 use crate::upstream::http2;
@@ -49,6 +50,9 @@ pub(crate) struct ClientBody {
     window: Option<SharedWindow>,
     /// In HTTP/2, while the gateway has not asked for the next frame.
     unread: Option<UnreadBody>,
+    /// In HTTP/1, where the body notes that it is dropped before its end.
+    unread_rest: Option<UnreadRest>,
+    has_ended: bool,
 }
 
 /// Whether the chunked body of an HTTP/1 request was read to its end, and ended without trailers.
@@ -92,6 +96,8 @@ impl ClientBody {
             refused,
             window: None,
             unread: None,
+            unread_rest: None,
+            has_ended: false,
         }
     }
 
@@ -106,6 +112,13 @@ impl ClientBody {
     /// Is set once the layer only discards the body. None if the body is empty.
     pub(crate) fn refused(&self) -> Option<BodyRefused> {
         self.refused.clone()
+    }
+
+    /// If the body is dropped before its end, it notes so here. The note of an earlier body is over: its end was read.
+    pub(crate) fn reporting_rest(mut self, unread_rest: UnreadRest) -> Self {
+        unread_rest.set(false);
+        self.unread_rest = Some(unread_rest);
+        self
     }
 
     fn is_refused(&self) -> bool {
@@ -134,6 +147,7 @@ impl ClientBody {
 
     /// Notes how the body ends, and removes the trailers that the API must not get.
     fn filter(&mut self, frame: Option<Frame<Bytes>>) -> Option<Frame<Bytes>> {
+        self.has_ended = frame.as_ref().is_none_or(Frame::is_trailers);
         let Some(frame) = frame else {
             if let Some(ChunkedEnd(is_clean)) = &self.chunked_end {
                 is_clean.store(true, Ordering::Release);
@@ -185,6 +199,16 @@ impl ClientBody {
         }
         let limit = self.limit();
         self.pace.poll_too_slow(limit, cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+    }
+}
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        if let Some(unread_rest) = &self.unread_rest
+            && !(self.has_ended || self.body.is_end_stream())
+        {
+            unread_rest.set(true);
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! One client connection: TLS, the version of HTTP, its limits, and its orderly end.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,10 +13,12 @@ use hapax::BoxError;
 use hapax::http::RequestBody;
 use hapax::runtime::BoxFuture;
 use http::{Request, Response};
-use hyper::body::Body;
+use hyper::body::{Body, Incoming};
+use hyper::rt::bounds::Http2ServerConnExec;
+use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
+use hyper::service::HttpService;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
@@ -36,9 +39,13 @@ use crate::gateway::limits::{
 use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
 use crate::gateway::listen::client_socket::{ClientSocket, CloseDelimited};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::listen::lingering_close::{LingeringClose, UnreadRest};
+use crate::gateway::listen::protocol::StartedStream;
 use crate::gateway::listen::stream_flow::StreamExecutor;
+use crate::gateway::listen::tunnel;
 use crate::serve::metrics::ConnectionGauge;
 use crate::tls::H2;
+use crate::upstream::websocket::TunnelSlot;
 
 /// The settings that all connections share.
 #[derive(Clone)]
@@ -56,6 +63,7 @@ pub(crate) struct ClientConnection<S> {
     pub(crate) ip: IpAddr,
     pub(crate) account: Arc<AddressAccount>,
     pub(crate) close_delimited: CloseDelimited,
+    pub(crate) unread_rest: UnreadRest,
 }
 
 impl<S, R> ClientConnection<S>
@@ -74,11 +82,33 @@ where
         }
         let mut stream = TimeoutStream::new(ClientSocket::new(stream, self.close_delimited.clone()));
         stream.set_write_timeout(Some(self.settings.rules.limits.stall));
-        let stream = Box::pin(stream);
+        let stop = self.settings.stop.clone();
+        // Below TLS, so that a body that nobody reads is not decrypted.
+        let stream = LingeringClose::new(Box::pin(stream), self.unread_rest.clone(), stop);
         // Boxed, so that a connection does not reserve the memory of the other kinds.
         match self.settings.tls.take() {
-            None => Box::pin(self.serve_http1(stream, "http")).await,
+            None => Box::pin(self.serve_plain(stream)).await,
             Some(tls) => Box::pin(self.serve_tls(tls, stream)).await,
+        }
+    }
+
+    /// Serves the version of HTTP with which the client begins. Nothing else announces HTTP/2 without TLS.
+    async fn serve_plain<I>(self, stream: I)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let idle = self.settings.rules.limits.idle;
+        let started = tokio::select! {
+            // The client is read first, so that a request that has arrived is taken before the gateway stops.
+            biased;
+            started = tokio::time::timeout(idle, StartedStream::read_start(stream)) => started,
+            () = self.settings.stop.cancelled() => return,
+        };
+        match started {
+            Ok(Ok(stream)) if stream.begins_http2() => Box::pin(self.serve_http2(stream, "http")).await,
+            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "http")).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a client connection failed"),
+            Err(_) => tracing::debug!("a client sent no request in time"),
         }
     }
 
@@ -88,7 +118,7 @@ where
     {
         match tokio::time::timeout(self.settings.rules.limits.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
-                Box::pin(self.serve_http2(stream)).await;
+                Box::pin(self.serve_http2(stream, "https")).await;
             }
             Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "https")).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
@@ -112,11 +142,19 @@ where
             .max_headers(HEAD_FIELDS)
             // A client may close its sending side after the request and still read the response.
             .half_close(true);
-        let ingress = self.ingress(scheme, ends.activity.clone(), None);
-        ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
+        let (idle, stop, tunnel) = (ends.limits.idle, ends.stop.clone(), TunnelSlot::default());
+        let ingress = Ingress { tunnel: tunnel.clone(), ..self.ingress(scheme, ends.activity.clone(), None) };
+        ends.drive(builder.serve_connection(TokioIo::new(stream), ingress).with_upgrades()).await;
+        // Here, so that a WebSocket counts as a connection as long as it is open.
+        if let Some(switched) = tunnel.take() {
+            tokio::select! {
+                () = tunnel::run(switched, idle) => {}
+                () = stop.cancelled() => tracing::debug!("a WebSocket is closed, because the gateway stops"),
+            }
+        }
     }
 
-    async fn serve_http2<I>(self, stream: I)
+    async fn serve_http2<I>(self, stream: I, scheme: &'static str)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -134,7 +172,7 @@ where
             // Pings detect a client that has disappeared.
             .keep_alive_interval(limits.stall)
             .keep_alive_timeout(limits.handshake);
-        let ingress = self.ingress("https", ends.activity.clone(), Some(SharedWindow::default()));
+        let ingress = self.ingress(scheme, ends.activity.clone(), Some(SharedWindow::default()));
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
@@ -144,10 +182,40 @@ where
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity, window: Option<SharedWindow>) -> Ingress<S> {
-        let Self { service: inner, queue, settings, ip, account, close_delimited } = self;
+        let Self { service: inner, queue, settings, ip, account, close_delimited, unread_rest } = self;
         let rules = settings.rules;
         let peer = Peer::new(ip, scheme, rules.trusted.contains(ip));
-        Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, inner }
+        let tunnel = TunnelSlot::default();
+        Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, unread_rest, tunnel, inner }
+    }
+}
+
+/// A connection of either version of HTTP. hyper-util has such a trait, but not for connections that may switch.
+trait ServedConnection: Future<Output = hyper::Result<()>> {
+    /// Takes no new request, and ends after the open ones.
+    fn ask_to_go(self: Pin<&mut Self>);
+}
+
+impl<I, S, B> ServedConnection for http1::UpgradeableConnection<I, S>
+where
+    I: Read + Write + Unpin + Send + 'static,
+    S: HttpService<Incoming, ResBody = B, Error: Into<BoxError>>,
+    B: Body<Error: Into<BoxError>> + 'static,
+{
+    fn ask_to_go(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<I, S, B, E> ServedConnection for http2::Connection<I, S, E>
+where
+    I: Read + Write + Unpin + 'static,
+    S: HttpService<Incoming, ResBody = B, Error: Into<BoxError>>,
+    B: Body<Error: Into<BoxError>> + 'static,
+    E: Http2ServerConnExec<S::Future, B>,
+{
+    fn ask_to_go(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
     }
 }
 
@@ -172,10 +240,7 @@ struct ConnectionEnds {
 impl ConnectionEnds {
     /// Serves a connection until it ends by itself. After a stop or an idle time it takes no new request, and ends
     /// after the open ones.
-    async fn drive<C>(self, connection: C)
-    where
-        C: GracefulConnection<Error = hyper::Error>,
-    {
+    async fn drive(self, connection: impl ServedConnection) {
         let mut connection = pin!(connection);
         // A connection is polled several times for each request. FuturesUnordered polls these only when they were woken
         // themselves.
@@ -196,7 +261,7 @@ impl ConnectionEnds {
             Some(End::Asked) => {}
             Some(End::Unstarted) | None => return tracing::debug!("a client did not begin HTTP/2 in time"),
         }
-        connection.as_mut().graceful_shutdown();
+        connection.as_mut().ask_to_go();
         // A client may ignore the request to go. Requests that are open finish first, whatever time they take.
         tokio::select! {
             biased;
