@@ -28,6 +28,9 @@ use tokio::sync::Semaphore;
 /// A test fails after this time, also on a slow machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// A request without an answer fails its test after this time. Some requests wait for longer than [`DEADLINE`].
+const NO_ANSWER: Duration = Duration::from_secs(180);
+
 /// A request as the API received it.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiRequest {
@@ -245,16 +248,21 @@ impl Gateway {
     /// Starts a gateway with this command and waits until it is ready.
     pub(crate) async fn run(command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let gateway = Self::spawn(command, store, more, public);
-        until("the gateway is ready", async || {
-            gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200)
-        })
-        .await;
+        let ready = async {
+            while gateway.get(gateway.admin, "/readyz").await.is_none_or(|got| got.status != 200) {
+                hapax_testkit::pause().await;
+            }
+        };
+        let is_ready = tokio::time::timeout(DEADLINE, ready).await.is_ok();
+        assert!(is_ready, "the gateway is not ready; the end of its log:\n{}", gateway.log_end());
         gateway
     }
 
     /// Starts a gateway with this command.
     pub(crate) fn spawn(mut command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let admin = free_address();
+        // A copy of a request that runs is answered at once, unless a test has its own setting.
+        command.env("HAPAX_WAIT", "0s");
         command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -334,6 +342,13 @@ impl Gateway {
         until("the log line is written", async || self.logs.lock().unwrap().contains(text)).await;
     }
 
+    /// The last lines of the log of the running process.
+    pub(crate) fn log_end(&self) -> String {
+        let logs = self.logs.lock().unwrap();
+        let lines: Vec<&str> = logs.lines().rev().take(30).collect();
+        lines.into_iter().rev().flat_map(|line| [line, "\n"]).collect()
+    }
+
     /// Waits until the process exits and returns its exit code and logs.
     pub(crate) fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
@@ -387,6 +402,12 @@ impl GatewayClient {
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
+        let target = request.uri().clone();
+        let response = tokio::time::timeout(NO_ANSWER, self.exchange(request)).await;
+        response.unwrap_or_else(|_| panic!("{target} gave no answer in {NO_ANSWER:?}"))
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
         let (head, body) = self.client.request(request).await.ok()?.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
         Some(ClientResponse {
