@@ -17,9 +17,12 @@ use tokio::net::TcpListener;
 
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
-/// Runs an API that answers every request at once.
+/// Runs an API that answers every request at once, and those to `/stalls` never.
 pub(crate) async fn api(address: SocketAddr) -> anyhow::Result<()> {
-    serve(address, |_| async {
+    serve(address, |request| async move {
+        if request.uri().path() == "/stalls" {
+            std::future::pending::<()>().await;
+        }
         let response = Response::builder().header("content-type", "application/json");
         response.body(Full::new(Bytes::from_static(ANSWER))).expect("a response")
     })

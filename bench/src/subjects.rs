@@ -15,6 +15,7 @@ mod relay;
 mod server_process;
 mod sqlite;
 mod statements;
+mod waiting_copies;
 mod worker;
 
 use std::time::Duration;

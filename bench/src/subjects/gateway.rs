@@ -11,6 +11,7 @@ use tokio::runtime::Builder;
 
 use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use crate::subjects::server_process::{ServerProcess, free_address};
+use crate::subjects::waiting_copies::beside_copies;
 
 /// The scripts of wrk.
 const NEW_KEYS: &str = include_str!("../wrk/new.lua");
@@ -27,6 +28,8 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let api = Rc::new(api()?);
     let forwarder = Rc::new(forwarder(&api)?);
     let memory = Rc::new(gateway(&api, "memory:".into(), None)?);
+    let waiting = Rc::new(gateway_with(&api, "memory:".into(), "10s", None)?);
+    let refusing = Rc::new(gateway_with(&api, "memory:".into(), "0s", None)?);
     let logging = Rc::new(gateway(&api, "memory:".into(), Some(tools.folder.path().join("access.log")))?);
     let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()), None)?);
     let redis = Rc::new(gateway(&api, tools.servers.redis.url(), None)?);
@@ -52,8 +55,19 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
             at_least: Some(0.94),
         }),
     };
+    let copies = Subject {
+        name: "gateway, new keys, memory, beside 1,000 waiting copies",
+        what: "a POST with a new key, while 1,000 clients wait 10 s at a time for the answer to a request that runs",
+        run: beside_copies(wrk(&tools, &waiting, &api, NEW_KEYS), &waiting),
+        limit: Some(Limit {
+            what: "the same while these clients get 409 at once and ask again each second",
+            run: beside_copies(wrk(&tools, &refusing, &api, NEW_KEYS), &refusing),
+            at_least: None,
+        }),
+    };
     Ok(vec![
         access_log,
+        copies,
         subject("gateway, new keys, memory", "a POST with a new key", &memory, NEW_KEYS, Some(0.75)),
         subject(
             "gateway, new keys, SQLite",
@@ -99,11 +113,21 @@ fn forwarder(api: &ServerProcess) -> anyhow::Result<ServerProcess> {
 
 /// A gateway on this store. With a file it writes its access log there.
 fn gateway(api: &Rc<ServerProcess>, store: String, log: Option<PathBuf>) -> anyhow::Result<ServerProcess> {
+    // The first requests with the replayed key arrive together; all but one wait for the answer.
+    gateway_with(api, store, "5s", log)
+}
+
+/// As [`gateway`]. A copy of a request that runs waits for its answer for so long.
+fn gateway_with(
+    api: &Rc<ServerProcess>,
+    store: String,
+    wait: &'static str,
+    log: Option<PathBuf>,
+) -> anyhow::Result<ServerProcess> {
     let upstream = format!("http://{}", api.address);
     ServerProcess::start("../hapax", move |command, address| {
         command.args(["gateway", "--upstream", &upstream, "--store", &store, "--listen", &address.to_string()]);
-        // The first requests with the replayed key arrive together; all but one wait for the answer.
-        command.args(["--admin", &free_address()?.to_string(), "--wait", "5s"]);
+        command.args(["--admin", &free_address()?.to_string(), "--wait", wait]);
         command.env("HAPAX_LOG", if log.is_some() { "info" } else { "warn" });
         if let Some(file) = log {
             command.args(["--log-format", "json", "--log-file"]).arg(file);

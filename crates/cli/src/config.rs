@@ -195,6 +195,7 @@ pub(crate) mod tests {
         .unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 5);
         assert_eq!(config.settings.policy.released_retention, Duration::from_secs(20 * 60));
+        assert_eq!(config.settings.policy.on_busy, OnBusy::Wait(Duration::from_secs(10)));
         let file = "[gateway]\nupstream = 'http://a'\ntenant = 'none'\n";
         let config = Config::merge(
             &Flags::<GatewayFlags>::default(),

@@ -32,14 +32,16 @@ mod spill;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 
 use crate::error::{ErrorKind, Result};
 use crate::key::Call;
-use crate::lease::LeaseEngine;
+use crate::lease::{Cancellation, LeaseEngine};
 use crate::runtime::{Runtime, timeout};
 use crate::settings::{OnBusy, Policy, PolicyTerms};
 use crate::telemetry::{self, Meters};
@@ -94,6 +96,8 @@ struct GateCore {
     permits: Arc<Permits>,
     coalescer: Arc<Coalescer>,
     spill_queue: SpillQueue,
+    /// Ends the waits of calls for other attempts.
+    end_of_waits: Cancellation,
     meters: Meters,
 }
 
@@ -282,6 +286,30 @@ impl Gate {
         timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_for_attempts()).await.is_some()
     }
 
+    /// Ends the waits of calls for other attempts, those of now and all later ones, whatever their policy says: such a
+    /// call gets [`Reason::Busy`] at once. Attempts that run go on.
+    ///
+    /// For a process that stops. Its callers would otherwise wait as long as it may take to stop, although another
+    /// process could already give them the answer.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # let gate = Gate::builder(Arc::new(Memory::new()), Settings::default()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// gate.end_waits();
+    /// gate.drain(Duration::from_secs(20)).await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn end_waits(&self) {
+        self.shared.end_of_waits.fire();
+    }
+
     /// The number of grants that are still being given back in the background: by a release, burial, abandonment or
     /// cancellation that the store has not confirmed yet. If the process ends, their leases expire.
     ///
@@ -334,7 +362,11 @@ impl Gate {
         let stage = match (follower.wait_for_begin().await, wait_until) {
             (LeaderStage::Granted, Some(deadline)) => {
                 let left = deadline.saturating_sub(runtime.boottime_now());
-                timeout(runtime, left, follower.wait_for_end()).await.unwrap_or(LeaderStage::Granted)
+                let waits_end = pin!(self.shared.end_of_waits.wait());
+                match timeout(runtime, left, select(pin!(follower.wait_for_end()), waits_end)).await {
+                    Some(Either::Left((stage, _))) => stage,
+                    Some(Either::Right(((), _))) | None => LeaderStage::Granted,
+                }
             }
             (stage, _) => stage,
         };

@@ -181,7 +181,12 @@ async fn listen(
     rules.tenant = tenant(&config.tenant);
     rules.cross_origin = Arc::new(CrossOrigin::new(config.allowed_origins.clone()));
     let server = GatewayServer::new(services, rules).tls(acceptor);
-    server.serve_until(frame.stopping(), public, frame.shutdown.time_for_requests()).await;
+    let stopping = async {
+        frame.stopping().await;
+        // Another gateway may give them the answer already, and the stop must not take as long as they would wait.
+        gate.end_waits();
+    };
+    server.serve_until(stopping, public, frame.shutdown.time_for_requests()).await;
     Ok(executors)
 }
 

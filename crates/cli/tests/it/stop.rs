@@ -177,6 +177,47 @@ fn last_line(logs: &str) -> Value {
     serde_json::from_str(logs.lines().last().unwrap()).unwrap()
 }
 
+/// Waits until this gateway shows this line among its metrics.
+async fn wait_for_metric(gateway: &Gateway, line: &str) {
+    until(line, async || {
+        let page = gateway.get(gateway.admin, "/metrics").await;
+        page.is_some_and(|got| got.body.lines().any(|shown| shown == line))
+    })
+    .await;
+}
+
+/// One copy waits in the process of the first attempt, and one in another process.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_wait_get_in_progress_when_their_gateway_stops_h17() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (flags, store) = (["--wait", "10min", "--drain", "10min"], sqlite(directory.path()));
+    let gateway = Gateway::start(api.address, &store, &flags).await;
+    let other = Gateway::start(api.address, &store, &flags).await;
+    let copies = async {
+        api.wait_for_requests(1).await;
+        let stop = async {
+            wait_for_metric(&gateway, "hapax_followers 1").await;
+            wait_for_metric(&other, "hapax_in_flight 1").await;
+            gateway.terminate();
+            other.terminate();
+        };
+        let (here, there) = (gateway.post("/slow", "key-1", "{}"), other.post("/slow", "key-1", "{}"));
+        let (here, there, ()) = tokio::join!(here, there, stop);
+        api.release_slow();
+        [here, there]
+    };
+    let (first, copies) = tokio::join!(gateway.post("/slow", "key-1", "{}"), copies);
+    for copy in copies {
+        let copy = copy.unwrap();
+        assert_eq!((copy.status.as_u16(), copy.problem()), (409, "in-progress"));
+    }
+    assert_eq!(first.unwrap().status, 201);
+    for gateway in [gateway, other] {
+        let (code, logs) = gateway.wait_for_exit();
+        assert_eq!(code, Some(0), "{logs}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_gateway_ends_without_a_release_that_its_store_does_not_confirm() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());

@@ -44,8 +44,9 @@ impl Gate {
         let mut claim = PendingClaim::new(&self.shared.leases, request);
         let mut begun = claim.begin().await;
         // The rare paths are boxed, so that the future of a begin that is granted at once stays small.
-        if let (Ok(Begun::Busy(_)), Some(deadline)) = (&begun, wait_until) {
-            begun = Box::pin(self.wait_and_begin(&mut claim, call, deadline)).await;
+        if let (Ok(Begun::Busy(retry_after)), Some(deadline)) = (&begun, wait_until) {
+            let busy = Begun::Busy(*retry_after);
+            begun = Box::pin(self.wait_and_begin(&mut claim, call, deadline)).await.unwrap_or(Ok(busy));
         }
         if let (Ok(Begun::Indeterminate(_)), Some(probe)) = (&begun, &self.terms.probe)
             && Box::pin(self.ask_probe(call, &**probe)).await
@@ -112,24 +113,33 @@ impl Gate {
         leases.call_store(|protocol| protocol.resolve(&rk, expected, &verdict)).await.is_ok()
     }
 
-    /// Reads the record until the attempt of the other process has ended or the time is up, then begins again.
-    async fn wait_and_begin(&self, claim: &mut PendingClaim<'_>, call: Call, deadline: Duration) -> Result<Begun> {
+    /// Reads the record until the attempt of the other process has ended or the time is up, then begins again. None if
+    /// waits end before: nothing new should begin then.
+    async fn wait_and_begin(
+        &self,
+        claim: &mut PendingClaim<'_>,
+        call: Call,
+        deadline: Duration,
+    ) -> Option<Result<Begun>> {
         let leases = &self.shared.leases;
         let mut pause = FIRST_PAUSE;
         loop {
             let left = deadline.saturating_sub(leases.runtime().boottime_now());
             if left.is_zero() {
                 // The time is up. The reply to this last begin, most often `Busy`, is the result.
-                return claim.begin().await;
+                return Some(claim.begin().await);
             }
-            leases.runtime().sleep(pause.min(left)).await;
+            let waits_end = self.shared.end_of_waits.wait();
+            if timeout(&**leases.runtime(), pause.min(left), waits_end).await.is_some() {
+                return None;
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
             let seen = leases.call_store(|protocol| protocol.read(call.record_key())).await;
             // Polls with reads: a begin may write. A failed read is ignored, because the next one may succeed in time.
             if seen.is_ok_and(|seen| !seen.is_running()) {
-                let begun = claim.begin().await?;
-                if !matches!(begun, Begun::Busy(_)) {
-                    return Ok(begun);
+                let begun = claim.begin().await;
+                if !matches!(begun, Ok(Begun::Busy(_))) {
+                    return Some(begun);
                 }
             }
         }

@@ -6,7 +6,7 @@ use crate::gate::permits::Permits;
 use crate::gate::spill::{self, SpillQueue};
 use crate::gate::{Gate, GateCore};
 use crate::journal::Journal;
-use crate::lease::LeaseEngine;
+use crate::lease::{Cancellation, LeaseEngine};
 use crate::runtime::Runtime;
 use crate::settings::{PolicyTerms, Settings};
 use crate::store::Store;
@@ -79,6 +79,7 @@ impl Builder {
             permits: Arc::new(Permits::new(&settings)),
             coalescer: Arc::new(Coalescer::new(settings.max_followers, settings.max_followers_per_key)),
             spill_queue: SpillQueue::new(self.journal),
+            end_of_waits: Cancellation::default(),
             meters: Meters::new(),
         });
         spill::start(&shared);

@@ -2,7 +2,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Tells the handler of an attempt to stop.
+/// Fires once, and ends the wait of everybody who waits for it: the handler of an attempt that should stop, or a call
+/// that should no longer wait for another attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Cancellation {
     is_fired: AtomicBool,

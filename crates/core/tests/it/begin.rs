@@ -138,6 +138,24 @@ async fn a_call_waits_for_another_process_and_gets_its_answer() {
 }
 
 #[tokio::test]
+async fn a_copy_in_another_process_waits_no_longer_once_waits_end() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    let mut patient = settings(OnLapse::Hold);
+    patient.policy.on_busy = OnBusy::Wait(LEASE * 3);
+    let (store, time) = (Arc::clone(&world.store), Arc::clone(&world.time));
+    let other = Gate::builder(store as _, patient).runtime(time as _).build().unwrap();
+    let end = async {
+        settle().await;
+        other.end_waits();
+    };
+    let refused = run_beside(run_call_with_answer(&other, call()), end).await;
+    assert!(matches!(refused, Err(Refused { reason: Reason::Busy { .. }, .. })), "{refused:?}");
+    assert_eq!((world.runs(), count_begins(&world)), (1, 2), "it begins nothing at the end of its wait");
+}
+
+#[tokio::test]
 async fn a_store_that_is_down_gets_one_begin_a_second() {
     let world = GateWorld::new();
     world.store.down.store(true, Ordering::SeqCst);

@@ -266,6 +266,26 @@ async fn a_follower_gets_no_answer_that_is_not_recorded() {
 }
 
 #[tokio::test]
+async fn a_follower_waits_no_longer_once_waits_end() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE * 10));
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    let end = async {
+        settle().await;
+        world.gate.end_waits();
+    };
+    let waiting = run_beside(world.run_with_answer("never"), end).await;
+    let later = world.run_with_answer("never").now_or_never().expect("a later copy does not wait");
+    for refused in [waiting, later] {
+        assert!(matches!(refused, Err(Refused { reason: Reason::Busy { .. }, .. })), "{refused:?}");
+    }
+    go.notify_one();
+    settle().await;
+    assert_answer(world.run_with_answer("never").await, "the answer", Provenance::Replayed);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
 async fn the_limit_of_all_followers_counts_those_that_wait_now() {
     let world = GateWorld::new().with_settings(|settings| {
         settings.policy.on_busy = OnBusy::Wait(LEASE * 10);

@@ -163,6 +163,9 @@ impl<'s> SystemPlan<'s> {
             // A copy that this lets through meets the ledger.
             "--on-lapse",
             "retry",
+            // The clients of the demo send a copy again that gets 409.
+            "--wait",
+            "0s",
         ];
         let setup = self.setup("gateway", Some(number), arguments.map(str::to_owned).to_vec()).at(*address);
         Ok(MemberSetup { variables: vec![("HAPAX_STORE", self.places.store.clone())], ..setup })

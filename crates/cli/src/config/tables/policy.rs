@@ -65,9 +65,12 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         ),
     SettingSpec::new(TABLE, "wait", "HAPAX_WAIT")
         .value("DURATION")
-        .default("0s")
+        .default("10s")
         .help("How long a retry waits for the answer while the first attempt runs")
-        .details("After that time it gets 409 in-progress with Retry-After. 0s: it gets that at once."),
+        .details(
+            "After that time it gets 409 in-progress with Retry-After, and at once when the gateway stops. 0s: it gets \
+             that at once. Most clients send a request again whose connection broke, but treat 409 as an error.",
+        ),
     SettingSpec::new(TABLE, "on-lapse", "HAPAX_ON_LAPSE")
         .value("POLICY")
         .default("hold")
