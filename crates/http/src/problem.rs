@@ -72,8 +72,8 @@ pub enum Problem {
     BodyCut,
     /// 408: the request body did not arrive completely in time.
     BodyTimeout,
-    /// The request is a call of gRPC, which cannot be protected. The layer shows this as the status `UNIMPLEMENTED` of
-    /// gRPC; in HTTP it is 501.
+    /// The request is a call of gRPC, which cannot be protected. Over HTTP/2 the layer shows this as the status
+    /// `UNIMPLEMENTED` of gRPC, in a response 200 as gRPC has it; over HTTP/1.1 it is 501.
     GrpcCall,
 }
 

@@ -10,7 +10,7 @@ use hapax_core::runtime::{BoxFuture, timeout};
 use hapax_core::{BoxError, Call, Key, Scope};
 use http::header::{ACCEPT_ENCODING, EXPECT};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, Version};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -109,11 +109,13 @@ where
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let config = Arc::clone(&self.config);
+        // Over HTTP/1.1 no client reads a status of gRPC, and 200 would say that the call ran.
+        let speaks_grpc = request.version() == Version::HTTP_2;
         Box::pin(async move {
             match classify(&config, request).await {
                 Ok(Classified::Protected(call, request)) => run_once(&config, inner, call, request).await,
                 Ok(Classified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
-                Err(problem @ Problem::GrpcCall) => {
+                Err(problem @ Problem::GrpcCall) if speaks_grpc => {
                     Ok(grpc::refusal(&problem, problem_response(&*config.problem, problem.clone(), None)))
                 }
                 Err(problem) => Ok(problem_response(&*config.problem, problem, None)),

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use hapax::BoxError;
-use hapax::http::{RequestBody, RequestOrigin, ResponseBody};
+use hapax::http::{Problem, ProblemDetails, RequestBody, RequestOrigin, ResponseBody, ShowProblem};
 use hapax::runtime::BoxFuture;
 use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response, Version};
@@ -35,7 +35,7 @@ use crate::gateway::ingress::headers::{Peer, admit};
 use crate::gateway::ingress::request_body::{BodyReservation, ChunkedEnd, ClientBody};
 use crate::gateway::ingress::shared_window::SharedWindow;
 use crate::gateway::limits::Limits;
-use crate::gateway::limits::shares::{AddressAccount, Shares};
+use crate::gateway::limits::shares::{AddressAccount, Resource, Shares};
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
@@ -145,13 +145,10 @@ where
         let close_delimited = (request.version() == Version::HTTP_10).then(|| self.close_delimited.clone());
         let cross_origin = Arc::clone(&self.rules.cross_origin);
         let page = cross_origin.grant(request.headers());
-        let websocket = WebSocketWish::take(&mut request, &self.tunnel);
+        let websocket = self.websocket_wish(&mut request, &account);
         let mut request = self.with_limits(request, &account, chunked_end.clone());
         request.extensions_mut().insert(entry.record_key_slot());
-        if let Some(websocket) = websocket {
-            request.extensions_mut().insert(websocket);
-        }
-        match self.route(&mut request, &mut entry) {
+        match self.route(&mut request, &mut entry, websocket) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.
                 let response = layer.layer(self.inner.clone()).call(request);
@@ -217,13 +214,44 @@ impl<S> Ingress<S> {
         request
     }
 
+    /// The wish of a request to switch to WebSocket, or the refusal if its client has no room for another connection.
+    fn websocket_wish(
+        &self,
+        request: &mut Request<Incoming>,
+        account: &Arc<AddressAccount>,
+    ) -> Result<Option<WebSocketWish>, TunnelsFull> {
+        if request.version() == Version::HTTP_2 {
+            return Ok(None);
+        }
+        self.tunnel.begin_request(request);
+        let Some(wish) = WebSocketWish::of(request, &self.tunnel) else { return Ok(None) };
+        // The connection of a trusted proxy counts for nobody, because its clients share it. A WebSocket is not shared.
+        if self.rules.trusted.contains(self.ip) {
+            self.tunnel.occupy(Box::new(account.take(Resource::Connections, 1).ok_or(TunnelsFull)?));
+        }
+        Ok(Some(wish))
+    }
+
     /// Applies the rules of every request, then asks the routes.
-    fn route(&self, request: &mut Request<ClientBody>, entry: &mut AccessLogEntry) -> Routed<'_> {
+    fn route(
+        &self,
+        request: &mut Request<ClientBody>,
+        entry: &mut AccessLogEntry,
+        websocket: Result<Option<WebSocketWish>, TunnelsFull>,
+    ) -> Routed<'_> {
         match admit(request, &self.rules.protected_fields, &self.peer) {
             Ok(replaced) => replaced.iter().for_each(|name| self.rules.report_replaced(name, self.ip)),
             Err(refusal) => {
                 entry.set_refused();
                 return Routed::Refusal(refusal.response());
+            }
+        }
+        match websocket {
+            Ok(Some(wish)) => drop(request.extensions_mut().insert(wish)),
+            Ok(None) => {}
+            Err(TunnelsFull) => {
+                entry.set_refused();
+                return Routed::Refusal(ProblemDetails::default().show(&Problem::Overloaded, None));
             }
         }
         if let Some(response) = self.rules.cross_origin.preflight(request) {
@@ -236,6 +264,10 @@ impl<S> Ingress<S> {
         routed
     }
 }
+
+/// The client of a trusted proxy has no room for another connection.
+#[derive(Debug)]
+struct TunnelsFull;
 
 /// Lets hyper close the connection after the response, unless the chunked body of the request has ended cleanly.
 /// Otherwise hyper may have read past the next request, and a client must not wait for its response.

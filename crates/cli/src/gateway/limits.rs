@@ -93,17 +93,18 @@ impl Default for Limits {
 /// The limits in the help of the command.
 pub(crate) const HELP: &str = "\
 Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). 10 \
-s for a TLS handshake and for the start of HTTP/2 after it (--handshake-timeout). 75 s for the first head, and from \
-one request to the head of the next (--idle-timeout). 60 s for the body of a protected request (408, nothing is \
-recorded; --request-body-timeout), and for each part of another body (--stall-timeout). 500 bytes per second for an \
-upload, after 10 s or a shorter --stall-timeout (408; --upload-rate). 16 MiB for the bodies of protected requests that \
-are longer than 8 KiB, all together (503 `overloaded`). 64 MiB for answers that clients have not read (503 \
-`overloaded`; --answer-memory). 60 s for a client to read a part of a response. 100 requests at once on an HTTP/2 \
-connection, and 256 KiB of bodies that the API has not read. One address holds at most 50 % of the connections, of \
-both memories and of the running requests (--address-share, --trusted-proxy). Under overload, requests start \
-round-robin by tenant (by address if there is none), and connections by address. To the API: 10 s, or half of \
---upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an HTTP/2 connection, more open \
-another.";
+s for a TLS handshake and for the start of HTTP/2 after it (--handshake-timeout). 75 s for the first head, also for \
+the start of HTTP/2 without TLS, and from one request to the head of the next; as long for a WebSocket without a \
+byte, or up to twice as long (--idle-timeout). 60 s for the body of a protected request (408, nothing is recorded; \
+--request-body-timeout), and for each part of another body (--stall-timeout). 500 bytes per second for an upload, \
+after 10 s or a shorter --stall-timeout (408; --upload-rate). 5 s without data and 30 s in all for the rest of a body \
+over HTTP/1 that is refused. 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together \
+(503 `overloaded`). 64 MiB for answers that clients have not read (503 `overloaded`; --answer-memory). 60 s for a \
+client to read a part of a response. 100 requests at once on an HTTP/2 connection, and 256 KiB of bodies that the API \
+has not read. One address holds at most 50 % of the connections, of both memories and of the running requests \
+(--address-share, --trusted-proxy). Under overload, requests start round-robin by tenant (by address if there is \
+none), and connections by address. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing \
+was sent); 100 requests at once on an HTTP/2 connection, more open another.";
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::serve::metrics::UpstreamErrorKind;
 use crate::upstream::fields::filter_trailers;
+use crate::upstream::forward::StreamProgress;
 use crate::upstream::http1::ResponseConnection;
 use crate::upstream::http2::{self, StreamSlot};
 
@@ -23,6 +25,8 @@ use crate::upstream::http2::{self, StreamSlot};
 pub(crate) struct UpstreamBody<B> {
     content: UpstreamContent<B>,
     pub(super) frame_limit: Option<Duration>,
+    /// How far the streamed body of the request has arrived.
+    pub(super) upload: Option<Arc<StreamProgress>>,
     /// The running time limit; none while no frame is awaited.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -43,7 +47,7 @@ pub(super) enum UpstreamContent<B> {
 
 impl<B> From<UpstreamContent<B>> for UpstreamBody<B> {
     fn from(content: UpstreamContent<B>) -> Self {
-        Self { content, frame_limit: None, timer: None }
+        Self { content, frame_limit: None, upload: None, timer: None }
     }
 }
 
@@ -79,7 +83,9 @@ where
         if let Poll::Ready(frame) = self.poll_content(cx) {
             // Each frame has the whole limit.
             self.timer = None;
-            if let Some(Err(_)) = &frame {
+            // An upload that its client breaks ends the answer, too, and is no failure of the API.
+            let is_upload_whole = self.upload.as_ref().is_none_or(|upload| !upload.has_failed());
+            if matches!(frame, Some(Err(_))) && is_upload_whole {
                 UpstreamErrorKind::Cut.count();
             }
             return Poll::Ready(

@@ -50,13 +50,14 @@ pub(crate) struct StreamProgress(Mutex<Received>);
 #[derive(Debug)]
 struct Received {
     last_frame: Instant,
+    is_answered: bool,
     /// Why the rest does not arrive: the client was too slow (`TimedOut`), or it broke its upload off.
     failure: Option<io::ErrorKind>,
 }
 
 impl Default for StreamProgress {
     fn default() -> Self {
-        Self(Mutex::new(Received { last_frame: Instant::now(), failure: None }))
+        Self(Mutex::new(Received { last_frame: Instant::now(), is_answered: false, failure: None }))
     }
 }
 
@@ -68,6 +69,20 @@ impl StreamProgress {
     pub(crate) fn record_failure(&self, error: &BoxError) {
         let kind = error.downcast_ref::<io::Error>().map_or(io::ErrorKind::UnexpectedEof, io::Error::kind);
         self.0.lock().failure = Some(kind);
+    }
+
+    /// Notes that the head of the answer has arrived.
+    fn set_answered(&self) {
+        self.0.lock().is_answered = true;
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.0.lock().is_answered
+    }
+
+    /// Whether the client has not sent its body completely, whatever the API did.
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.lock().failure.is_some()
     }
 
     fn last_frame_at(&self) -> Instant {
@@ -191,12 +206,15 @@ impl<B: StreamedBody> Forwarder<B> {
             // Boxed, because few requests ask for a switch.
             if may_switch { Box::pin(self.client.send_switch(request)).await } else { self.client.send(request).await }
         };
-        tokio::select! {
+        let mut response = tokio::select! {
             // A response that arrives together with the timeout is used.
             biased;
-            sent = sending => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
-            () = self.time_limit(progress.as_deref()) => Err(UpstreamFailure::TimedOut(self.timeout)),
-        }
+            sent = sending => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into()))?,
+            () = self.time_limit(progress.as_deref()) => return Err(UpstreamFailure::TimedOut(self.timeout)),
+        };
+        progress.iter().for_each(|progress| progress.set_answered());
+        response.body_mut().upload = progress;
+        Ok(response)
     }
 
     fn respond(&self, mut response: Response<UpstreamBody<B>>, mut asked: Asked) -> Response<UpstreamBody<B>> {

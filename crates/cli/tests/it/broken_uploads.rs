@@ -1,7 +1,7 @@
 //! Clients that break or stall the upload of an unprotected request, which the API gets while it arrives.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::harness::{Api, DEADLINE, Gateway};
@@ -55,6 +55,25 @@ async fn an_upload_that_its_client_breaks_is_no_failure_of_the_api_h11() {
         assert_no_upstream_error(gateway, &upstream).await;
     }
     assert_eq!(api.count(), 0);
+}
+
+/// The API answers before it has read the body of the request, and does not end its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_stalls_after_the_answer_has_begun_is_no_failure_of_the_api_h11() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let api = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 10]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc").await.unwrap();
+        drop(stream.read_to_end(&mut Vec::new()).await);
+    });
+    let gateway = Gateway::start(address, "memory:", &["--stall-timeout", "1s"]).await;
+    let mut wire = begin(&gateway, "PUT", &format!("{CHUNKED}1\r\n{{\r\n")).await;
+    assert!(wire.read_until("abc").await);
+    assert!(!wire.read_until("no more").await, "the connection is closed");
+    timeout(DEADLINE, api).await.unwrap().unwrap();
+    assert_no_upstream_error(gateway, "http").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,9 +138,11 @@ async fn a_client_that_sends_its_whole_body_reads_why_it_is_refused_h11() {
     let plain = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     let length = format!("content-length: {LONG}\r\n\r\n");
     let key = format!("idempotency-key: key-1\r\n{length}");
+    // hyper would leave the end of such a connection to whoever takes the other protocol.
+    let upgrading = format!("connection: upgrade\r\nupgrade: h2c\r\n{length}");
     let chunks = format!("idempotency-key: key-2\r\ntransfer-encoding: chunked\r\n\r\n{LONG:x}\r\n");
     for (head, status, problem) in
-        [(&key, "413", "#body-too-large"), (&chunks, "413", "#body-too-large"), (&length, "400", "#key-missing")]
+        [(&key, "413", "#body-too-large"), (&chunks, "413", "#body-too-large"), (&upgrading, "400", "#key-missing")]
     {
         let stream = connect([127, 0, 0, 1], secure.public, client_config(&pki)).await.unwrap();
         let tls = upload(stream, head).await;

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
 use http::{Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_rustls::HttpsConnectorBuilder;
@@ -23,7 +25,7 @@ use tonic::{Code, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::config::directory_with;
-use crate::harness::Gateway;
+use crate::harness::{Gateway, until};
 use crate::tls::{Pki, client_config, tls_acceptor};
 
 /// Both messages are strings, which are messages of protobuf already.
@@ -114,20 +116,23 @@ fn message(text: &str) -> tonic::Request<String> {
     tonic::Request::new(text.to_owned())
 }
 
-/// Sends the second message after the answer to the first, so that both directions are open at once.
-async fn talk(client: &mut Grpc<Channel>) {
+/// Sends each message after the answer to the one before, so that both directions are open at once, and pauses in
+/// between for so long.
+async fn talk(client: &mut Grpc<Channel>, pause: Duration) {
     let (sender, receiver) = mpsc::channel(1);
     let messages = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
     client.ready().await.unwrap();
     let (path, codec) = (PathAndQuery::from_static(TALK), Codec::default());
     sender.send("0".to_owned()).await.unwrap();
     let mut answers = client.streaming(tonic::Request::new(messages), path, codec).await.unwrap().into_inner();
-    for number in 0..5 {
+    for number in 0..3 {
         assert_eq!(answers.message().await.unwrap(), Some(number.to_string()));
+        let paused = Instant::now();
+        until("the client has paused", async || paused.elapsed() >= pause).await;
         sender.send((number + 1).to_string()).await.unwrap();
     }
     drop(sender);
-    assert_eq!(answers.message().await.unwrap(), Some("5".to_owned()));
+    assert_eq!(answers.message().await.unwrap(), Some("3".to_owned()));
     assert_eq!(answers.message().await.unwrap(), None, "its status arrives, which is a trailer");
 }
 
@@ -144,9 +149,17 @@ async fn calls_of_grpc_pass_through_an_unprotected_route_h60() {
         assert_eq!(say(&mut client, SAY, message("hello")).await.unwrap(), "hello");
         let refused = say(&mut client, SAY, message("bad")).await.unwrap_err();
         assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, "it is bad"));
-        talk(&mut client).await;
+        talk(&mut client, Duration::ZERO).await;
     }
     assert_eq!(echo.runs(), 6);
+}
+
+/// The pauses are longer than the stall limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_grpc_may_pause_h60() {
+    let upstream = format!("h2c://{}", Echo::default().start(None).await);
+    let (gateway, _directory) = start_gateway(&upstream, &["--stall-timeout", "1s"]).await;
+    talk(&mut connect(&gateway, None).await, Duration::from_millis(1500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,6 +182,11 @@ async fn a_protected_call_of_grpc_is_refused_before_it_runs_h60() {
         let without_key = say(&mut client, "/other.Echo/Say", message("hello")).await;
         assert_eq!(without_key.is_ok(), passes_without_key, "{without_key:?}");
         assert_eq!(echo.runs(), before + usize::from(passes_without_key));
+        let request = Request::post(format!("http://{}/other.Echo/Say", gateway.public))
+            .header("content-type", "application/grpc")
+            .header("idempotency-key", "key-1");
+        let over_http1 = gateway.send(request.body(Full::default()).unwrap()).await.unwrap();
+        assert_eq!((over_http1.status.as_u16(), over_http1.problem()), (501, "grpc-call"));
         let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
         assert!(metrics.lines().any(|line| line.contains("grpc-call") && !line.ends_with(" 0")), "{metrics}");
     }

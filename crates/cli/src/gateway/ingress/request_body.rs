@@ -188,6 +188,12 @@ impl ClientBody {
         is_whole.then(|| *self.ends_at.get_or_insert_with(|| Instant::now() + self.limits.body))
     }
 
+    /// Whether the client may send nothing for as long as it wants. The calls of a stream in both directions end when
+    /// one side ends them. Pings detect a client that has disappeared, which HTTP/1 does not have.
+    fn may_pause(&self) -> bool {
+        self.is_http2 && self.progress.as_ref().is_some_and(|progress| progress.is_answered())
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.begin()?;
         if self.is_refused() {
@@ -196,6 +202,9 @@ impl ClientBody {
         if let Poll::Ready(frame) = self.poll_received(cx) {
             let frame = frame.transpose().map(|frame| self.filter(frame)).transpose();
             return Poll::Ready(frame.map(|frame| self.account(frame?)));
+        }
+        if self.may_pause() {
+            return Poll::Pending;
         }
         let limit = self.limit();
         self.pace.poll_too_slow(limit, cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))

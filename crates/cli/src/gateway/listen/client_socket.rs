@@ -19,7 +19,7 @@ impl CloseDelimited {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn is_begun(&self) -> bool {
+    pub(crate) fn is_begun(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -18,6 +18,7 @@ use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -45,7 +46,7 @@ use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::gateway::listen::tunnel;
 use crate::serve::metrics::ConnectionGauge;
 use crate::tls::H2;
-use crate::upstream::websocket::TunnelSlot;
+use crate::upstream::websocket::{EndedConnection, Tunnel, TunnelSlot};
 
 /// The settings that all connections share.
 #[derive(Clone)]
@@ -98,6 +99,8 @@ where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let idle = self.settings.rules.limits.idle;
+        // The limit for the first head counts from here, not from the first byte.
+        let activity = ConnectionActivity::default();
         let started = tokio::select! {
             // The client is read first, so that a request that has arrived is taken before the gateway stops.
             biased;
@@ -105,8 +108,8 @@ where
             () = self.settings.stop.cancelled() => return,
         };
         match started {
-            Ok(Ok(stream)) if stream.begins_http2() => Box::pin(self.serve_http2(stream, "http")).await,
-            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "http")).await,
+            Ok(Ok(stream)) if stream.begins_http2() => Box::pin(self.serve_http2(stream, "http", activity)).await,
+            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "http", activity)).await,
             Ok(Err(error)) => tracing::debug!(%error, "a client connection failed"),
             Err(_) => tracing::debug!("a client sent no request in time"),
         }
@@ -116,23 +119,25 @@ where
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        match tokio::time::timeout(self.settings.rules.limits.handshake, tls.accept(stream)).await {
+        let accepted = tokio::time::timeout(self.settings.rules.limits.handshake, tls.accept(stream)).await;
+        let activity = ConnectionActivity::default();
+        match accepted {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
-                Box::pin(self.serve_http2(stream, "https")).await;
+                Box::pin(self.serve_http2(stream, "https", activity)).await;
             }
-            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "https")).await,
+            Ok(Ok(stream)) => Box::pin(self.serve_http1(stream, "https", activity)).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
-    async fn serve_http1<I>(self, stream: I, scheme: &'static str)
+    async fn serve_http1<I>(self, stream: I, scheme: &'static str, activity: ConnectionActivity)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let stream = CappedReads::new(stream, READ_CAP);
         // The limit for heads covers the first one.
-        let ends = self.ends(stream.traffic(), 0);
+        let ends = self.ends(stream.traffic(), 0, activity);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -142,24 +147,29 @@ where
             .max_headers(HEAD_FIELDS)
             // A client may close its sending side after the request and still read the response.
             .half_close(true);
-        let (idle, stop, tunnel) = (ends.limits.idle, ends.stop.clone(), TunnelSlot::default());
+        let after = AfterHttp1 {
+            ip: self.ip,
+            limits: ends.limits,
+            stop: ends.stop.clone(),
+            close_delimited: self.close_delimited.clone(),
+        };
+        let tunnel = TunnelSlot::default();
         let ingress = Ingress { tunnel: tunnel.clone(), ..self.ingress(scheme, ends.activity.clone(), None) };
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress).with_upgrades()).await;
         // Here, so that a WebSocket counts as a connection as long as it is open.
-        if let Some(switched) = tunnel.take() {
-            tokio::select! {
-                () = tunnel::run(switched, idle) => {}
-                () = stop.cancelled() => tracing::debug!("a WebSocket is closed, because the gateway stops"),
-            }
+        match tunnel.take() {
+            None => {}
+            Some(EndedConnection::Switched(tunnel)) => after.run_tunnel(tunnel).await,
+            Some(EndedConnection::Unswitched(client)) => after.close(client).await,
         }
     }
 
-    async fn serve_http2<I>(self, stream: I, scheme: &'static str)
+    async fn serve_http2<I>(self, stream: I, scheme: &'static str, activity: ConnectionActivity)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let stream = CappedReads::new(stream, u64::MAX);
-        let ends = self.ends(stream.traffic(), HTTP2_START);
+        let ends = self.ends(stream.traffic(), HTTP2_START, activity);
         let limits = ends.limits;
         let mut builder = http2::Builder::new(StreamExecutor { stall: limits.stall });
         builder
@@ -176,9 +186,9 @@ where
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
-    fn ends(&self, traffic: Traffic, start: u64) -> ConnectionEnds {
+    fn ends(&self, traffic: Traffic, start: u64, activity: ConnectionActivity) -> ConnectionEnds {
         let (limits, stop) = (self.settings.rules.limits, self.settings.stop.clone());
-        ConnectionEnds { limits, stop, activity: ConnectionActivity::default(), traffic, start }
+        ConnectionEnds { limits, stop, activity, traffic, start }
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity, window: Option<SharedWindow>) -> Ingress<S> {
@@ -187,6 +197,33 @@ where
         let peer = Peer::new(ip, scheme, rules.trusted.contains(ip));
         let tunnel = TunnelSlot::default();
         Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, unread_rest, tunnel, inner }
+    }
+}
+
+/// What follows the requests of an HTTP/1 connection that had a field `Upgrade`.
+struct AfterHttp1 {
+    ip: IpAddr,
+    limits: Limits,
+    stop: CancellationToken,
+    close_delimited: CloseDelimited,
+}
+
+impl AfterHttp1 {
+    async fn run_tunnel(self, tunnel: Tunnel) {
+        let begun = Instant::now();
+        let reason = tokio::select! {
+            reason = tunnel::run(tunnel, self.limits.idle) => reason,
+            () = self.stop.cancelled() => "the gateway stops",
+        };
+        tracing::info!(client = %self.ip, seconds = begun.elapsed().as_secs(), reason, "a WebSocket has ended");
+    }
+
+    async fn close(self, client: OnUpgrade) {
+        // hyper may have dropped the end of a body. A client must not take a cut body without a length for a whole one,
+        // so its connection is reset.
+        if !self.close_delimited.is_begun() {
+            tunnel::close(client, self.limits.handshake).await;
+        }
     }
 }
 

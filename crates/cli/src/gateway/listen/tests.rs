@@ -90,7 +90,7 @@ const POST: &str = "POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_a_slow_head_is_closed() {
     let address = start_server(Limits { idle: SHORT, ..PATIENT }).await;
-    for start in ["", "POST / HTTP/1.1\r\nhost: a\r\nx-slow: "] {
+    for start in ["", "P", "PRI * HTTP/2.0\r", "POST / HTTP/1.1\r\nhost: a\r\nx-slow: "] {
         send_slowly(address, start, b"x").await;
     }
 }

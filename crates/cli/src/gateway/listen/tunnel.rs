@@ -1,12 +1,13 @@
 //! The tunnel of a connection that has switched to WebSocket.
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use futures_util::future::try_join;
-use hyper::upgrade::Upgraded;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::time::sleep;
 
 use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
@@ -16,20 +17,34 @@ use crate::upstream::websocket::Tunnel;
 const TUNNEL_BUFFER: usize = 8 << 10;
 
 /// Passes bytes on in both directions until both sides have closed, or no byte has arrived for the limit, or for
-/// up to twice as long.
-pub(crate) async fn run(tunnel: Tunnel, idle: Duration) {
-    let Ok(Ok((client, api))) = tokio::time::timeout(idle, try_join(tunnel.client, tunnel.api)).await else {
-        return tracing::debug!("a connection could not be switched to WebSocket");
+/// up to twice as long. Returns why it ended.
+pub(crate) async fn run(tunnel: Tunnel, idle: Duration) -> &'static str {
+    // The rest of the tunnel lives until the end: it occupies the room of a connection.
+    let Tunnel { client, api, .. } = &tunnel;
+    let Ok(Ok((client, api))) = tokio::time::timeout(idle, try_join(client.clone(), api.clone())).await else {
+        return "a side could not be switched";
     };
     let (mut client, mut api) = (side(client), side(api));
     let traffic = [client.traffic(), api.traffic()];
     tokio::select! {
-        copied = copy_bidirectional_with_sizes(&mut client, &mut api, TUNNEL_BUFFER, TUNNEL_BUFFER) => {
-            if let Err(error) = copied {
+        copied = copy_bidirectional_with_sizes(&mut client, &mut api, TUNNEL_BUFFER, TUNNEL_BUFFER) => match copied {
+            Ok(_) => "both sides have closed it",
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => "the client took no byte in time",
+            Err(error) => {
                 tracing::debug!(%error, "a WebSocket failed");
+                "a side has failed"
             }
-        }
-        () = wait_until_silent(traffic, idle) => tracing::debug!("a WebSocket was idle for too long"),
+        },
+        () = wait_until_silent(traffic, idle) => "no byte has passed in time",
+    }
+}
+
+/// Ends a connection that has not switched, as hyper ends one on which no request has a field `Upgrade`.
+pub(crate) async fn close(client: OnUpgrade, limit: Duration) {
+    // hyper has fulfilled it already, or has dropped it together with a connection that failed.
+    let Ok(Ok(client)) = tokio::time::timeout(limit, client).await else { return };
+    if let Err(error) = TokioIo::new(client).shutdown().await {
+        tracing::debug!(%error, "a client connection failed at its end");
     }
 }
 
@@ -57,7 +72,7 @@ fn wait_until_silent(traffic: [Traffic; 2], limit: Duration) -> impl Future<Outp
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, duplex};
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]
