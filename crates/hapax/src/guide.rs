@@ -11,6 +11,7 @@
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
+//! | `ledger_in_spanner` | authors of a service on Google Cloud Spanner: the ledger, its tables, its rights | `spanner`, `tokio` |
 //! | `emit_an_event` | authors of a service that publishes events: the outbox | `sqlite` |
 //! | `when_a_key_is_parked` | operators of an outbox: events that a broker refuses or loses | `sqlite` and `tokio` |
 //! | `webhooks` | authors and operators at both ends of a webhook: sent and received | `sqlite` |
@@ -147,6 +148,11 @@ pub mod records_in_dynamodb {
 #[cfg(feature = "postgres")]
 pub mod records_in_postgres {
     #![doc = include_str!("guide/records_in_postgres.md")]
+}
+
+#[cfg(all(feature = "spanner", feature = "tokio"))]
+pub mod ledger_in_spanner {
+    #![doc = include_str!("guide/ledger_in_spanner.md")]
 }
 
 #[cfg(all(feature = "spanner", feature = "tokio"))]

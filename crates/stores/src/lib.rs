@@ -8,7 +8,7 @@
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
 //! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
-//! | `spanner` | [`Spanner`]: a database of Google Cloud Spanner, for any number of hosts |
+//! | `spanner` | [`Spanner`]: a database of Google Cloud Spanner, for any number of hosts; its ledger |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
 
@@ -48,7 +48,7 @@ mod schema;
 mod server_events;
 #[cfg(feature = "spanner")]
 mod spanner;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+#[cfg(any(feature = "postgres", feature = "spanner", feature = "sqlite", feature = "sqlx"))]
 mod spread;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
 mod sql_state;
@@ -71,7 +71,10 @@ pub use postgres::{
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "spanner")]
-pub use spanner::{Spanner, SpannerUrl};
+pub use spanner::{
+    HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerProcess, SpannerStatementError, SpannerTables,
+    SpannerTransaction, SpannerUrl,
+};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Sqlite, SqliteDeadLetters, SqliteEntry, SqliteFile, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings,

@@ -1,4 +1,4 @@
-//! The store on Google Cloud Spanner: one row for each record, written in transactions.
+//! Google Cloud Spanner: the records, one row each, written in transactions, and the ledger in those of a service.
 //!
 //! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges leases and lifetimes.
 //!
@@ -10,12 +10,15 @@
 //! row.rs           a record as a row, and back
 //! records.rs       the five operations, and purges
 //! inspection.rs    scans and sweeps
-//! tables.rs        makes the tables, and says what is wrong with them
+//! tables.rs        makes the table of the records, and says what is wrong with it; database.rs: all tables
+//! ledger.rs        the ledger, in transactions of the service
 //! ```
 
 mod answers;
 mod api;
+mod database;
 mod inspection;
+mod ledger;
 mod messages;
 mod records;
 mod row;
@@ -36,6 +39,7 @@ use hapax_core::{RecordKey, Result};
 use parking_lot::Mutex;
 
 use self::api::SpannerApi;
+use self::messages::SqlValue;
 use self::records::SpannerRecords;
 use self::tables::RecordTableState;
 use self::transactions::{LONGEST, TransactionEnd};
@@ -43,6 +47,10 @@ use self::values::SqlStatement;
 use crate::executor::LocalTasks;
 use crate::turns::Turns;
 
+pub use self::database::SpannerTables;
+pub use self::ledger::{
+    HandleSpannerJobs, SpannerEntry, SpannerLedger, SpannerProcess, SpannerStatementError, SpannerTransaction,
+};
 pub use self::url::SpannerUrl;
 
 /// How long the state of the table is believed.
@@ -134,6 +142,14 @@ impl Spanner {
     pub async fn execute(&self, sql: &'static str, rk: &RecordKey) -> Result<()> {
         let statement = SqlStatement::new(sql).bytes("rk", rk.as_bytes());
         self.records.api.transact(&statement, |_| Ok(TransactionEnd::Write(Vec::new(), ()))).await
+    }
+
+    /// For tests: the rows of a query whose columns are all texts.
+    #[doc(hidden)]
+    pub async fn texts(&self, sql: &str) -> Result<Vec<Vec<String>>> {
+        let rows = self.records.api.read(&SqlStatement::new(sql.to_owned())).await?;
+        let text = |value: &SqlValue| Ok(value.as_text()?.unwrap_or_default().to_owned());
+        rows.iter().map(|row| row.values.iter().map(text).collect()).collect()
     }
 
     /// For tests: runs a statement that changes tables, as an operator would.

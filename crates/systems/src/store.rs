@@ -351,6 +351,7 @@ mod tests {
     fn what_a_system_does_not_have_is_refused_with_those_that_have_it() {
         let memory: StoreUrl = "memory:".parse().unwrap();
         let error = memory.tables().unwrap_err().to_string();
-        assert_eq!(error, "memory: has no tables; name sqlite://PATH or postgres://HOST/DATABASE[?schema=NAME]");
+        assert!(error.starts_with("memory: has no tables; name sqlite://PATH"), "{error}");
+        assert!(error.contains("postgres://HOST/DATABASE[?schema=NAME]"), "{error}");
     }
 }

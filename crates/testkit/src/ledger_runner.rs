@@ -20,7 +20,8 @@ impl AnyCase for LedgerTrial {
     }
 
     fn needs(&self) -> Option<LedgerCapability> {
-        self.0.needs
+        let of_way = (self.1 == Way::OwnSavepoint).then_some(LedgerCapability::Savepoints);
+        self.0.needs.or(of_way)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::harness::{Api, Gateway, hapax};
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("migrate_makes_the_table_of_a_store_and_checks_it", "spanner", migrate),
+        servers::test("migrate_makes_the_tables_of_a_database_and_checks_them", "spanner", migrate_database),
         servers::test("a_gateway_runs_a_request_once_and_replays_its_answer", "spanner", first_and_replay),
     ]
 }
@@ -33,6 +34,20 @@ async fn migrate() {
     let (code, told) = run(&["migrate", "--store", &url, "--check"]);
     assert_eq!((code, &*told), (Some(0), "the table is there\n"));
     assert_eq!(run(&["migrate", "--store", &url, "--print"]), (Some(0), String::new()), "nothing is missing");
+}
+
+async fn migrate_database() {
+    let server = server().await;
+    let url = server.new_database();
+    for words in ["applied: versions 1, 2, 3\n", "nothing to do"] {
+        let (code, told) = run(&["migrate", "--database", &url]);
+        assert!(code == Some(0) && told.contains(words), "{code:?} {told}");
+    }
+    let (code, told) = run(&["migrate", "--database", &url, "--check"]);
+    assert_eq!((code, &*told), (Some(0), "the tables are there, in the newest version\n"));
+    assert_eq!(run(&["migrate", "--database", &url, "--print"]), (Some(0), String::new()), "nothing is missing");
+    let (code, told) = run(&["migrate", "--store", &url, "--check"]);
+    assert_eq!((code, &*told), (Some(0), "the table is there\n"));
 }
 
 async fn first_and_replay() {

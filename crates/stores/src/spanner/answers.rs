@@ -19,6 +19,8 @@ pub(super) enum SpannerFailure {
     RowExists(BoxError),
     /// A commit may have happened. Any other call leaves nothing behind.
     Unclear(BoxError),
+    /// The statement or the change is wrong, or breaks a constraint. Nothing was written.
+    Refused(BoxError),
     /// Any other reason. Nothing was written.
     Failed(Error),
 }
@@ -55,10 +57,7 @@ impl SpannerFailure {
             GoogleCode::InvalidArgument
             | GoogleCode::FailedPrecondition
             | GoogleCode::OutOfRange
-            | GoogleCode::Unimplemented => Self::Failed(
-                unusable("the tables in Spanner are missing or do not fit: `hapax migrate` makes them")
-                    .caused_by(cause),
-            ), // S6
+            | GoogleCode::Unimplemented => Self::Refused(cause.into()), // S6
             GoogleCode::Ok
             | GoogleCode::Cancelled
             | GoogleCode::Unknown
@@ -74,7 +73,7 @@ impl SpannerFailure {
     pub(super) fn may_repeat(&self) -> bool {
         match self {
             Self::Aborted(_) | Self::LostSession(_) => true,
-            Self::RowExists(_) | Self::Unclear(_) | Self::Failed(_) => false,
+            Self::RowExists(_) | Self::Unclear(_) | Self::Refused(_) | Self::Failed(_) => false,
         }
     }
 
@@ -84,6 +83,9 @@ impl SpannerFailure {
             Self::Aborted(cause) => not_applied("other transactions of Spanner are in the way").caused_by(cause),
             Self::LostSession(cause) => not_applied("a session of Spanner has ended").caused_by(cause),
             Self::RowExists(cause) => not_applied("Spanner has such a thing already").caused_by(cause),
+            Self::Refused(cause) => {
+                unusable("the tables in Spanner are missing or do not fit: `hapax migrate` makes them").caused_by(cause)
+            }
             Self::Unclear(cause) => not_applied("Spanner did not answer a call").caused_by(cause),
             Self::Failed(error) => error,
         }

@@ -61,10 +61,11 @@ struct SpannerApiParts {
     clock_shift: Arc<AtomicI64>,
 }
 
-/// A session that one transaction has for itself. If it is dropped, it is not used again, and the service ends it in
-/// an hour.
-pub(super) struct LentSession<'a> {
-    api: &'a SpannerApi,
+/// A session that one transaction has for itself. If it is dropped, it ends in the background, with the transaction
+/// that may run in it and the locks of that.
+pub(super) struct LentSession {
+    api: SpannerApi,
+    /// Empty once it was given back or forgotten.
     name: String,
     statements: i64,
 }
@@ -149,7 +150,7 @@ impl SpannerApi {
     }
 
     /// A session in which no transaction runs.
-    pub(super) async fn session(&self) -> SpannerResult<LentSession<'_>> {
+    pub(super) async fn session(&self) -> SpannerResult<LentSession> {
         let idle = self.0.idle.lock().pop();
         let name = match idle {
             Some(name) => name,
@@ -160,12 +161,19 @@ impl SpannerApi {
                 self.call::<_, SessionName>(path, ("database", database), request).await?.name
             }
         };
-        Ok(LentSession { api: self, name, statements: 0 })
+        Ok(LentSession { api: self.clone(), name, statements: 0 })
     }
 
     /// Forgets the idle sessions. Those that were idle for equally long have ended together.
     pub(super) fn forget_sessions(&self) {
         self.0.idle.lock().clear();
+    }
+
+    /// Draws the conclusion of a failure for the calls that come.
+    pub(super) fn note(&self, failure: &SpannerFailure) {
+        if matches!(failure, SpannerFailure::LostSession(_)) {
+            self.forget_sessions();
+        }
     }
 
     /// Makes a call.
@@ -204,7 +212,7 @@ impl SpannerApi {
     }
 }
 
-impl LentSession<'_> {
+impl LentSession {
     /// Runs a statement. Without a transaction it only reads.
     pub(super) async fn run(
         &mut self,
@@ -236,24 +244,31 @@ impl LentSession<'_> {
         let request = RollbackRequest { session: self.name.clone(), transaction_id };
         match self.call::<_, NoFields>("/google.spanner.v1.Spanner/Rollback", request).await {
             Ok(NoFields {}) | Err(SpannerFailure::Aborted(_)) => self.give_back(),
-            Err(_) => self.discard(),
+            Err(failure) => self.end_after(&failure),
         }
     }
 
     /// Gives back a session in which no transaction runs.
-    pub(super) fn give_back(self) {
-        self.api.0.idle.lock().push(self.name);
+    pub(super) fn give_back(mut self) {
+        let name = std::mem::take(&mut self.name);
+        self.api.0.idle.lock().push(name);
     }
 
-    /// Ends the session in the background, with the transaction that may run in it and the locks of that.
-    pub(super) fn discard(self) {
-        let (api, name) = (self.api.clone(), self.name);
-        let runtime = Arc::clone(self.api.runtime());
-        runtime.spawn(Box::pin(async move {
-            let (path, route) = ("/google.spanner.v1.Spanner/DeleteSession", ("name", name.clone()));
-            // The service ends it in an hour otherwise, and its transaction much earlier.
-            let _ = api.call::<_, NoFields>(path, route, SessionName { name }).await;
-        }));
+    /// Gives up a session that has ended.
+    pub(super) fn forget(mut self) {
+        self.name.clear();
+    }
+
+    /// Gives back the session of a call that has failed, if it has ended with that, and ends it otherwise.
+    pub(super) fn end_after(self, failure: &SpannerFailure) {
+        match failure {
+            SpannerFailure::Aborted(_) => self.give_back(),
+            SpannerFailure::LostSession(_) => self.forget(),
+            SpannerFailure::RowExists(_)
+            | SpannerFailure::Unclear(_)
+            | SpannerFailure::Refused(_)
+            | SpannerFailure::Failed(_) => drop(self),
+        }
     }
 
     async fn call<Q, R>(&self, path: &'static str, request: Q) -> SpannerResult<R>
@@ -262,6 +277,21 @@ impl LentSession<'_> {
         R: Message + Default + 'static,
     {
         self.api.call(path, ("session", self.name.clone()), request).await
+    }
+}
+
+impl Drop for LentSession {
+    fn drop(&mut self) {
+        let (api, name) = (self.api.clone(), std::mem::take(&mut self.name));
+        if name.is_empty() {
+            return;
+        }
+        let runtime = Arc::clone(api.runtime());
+        runtime.spawn(Box::pin(async move {
+            let (path, route) = ("/google.spanner.v1.Spanner/DeleteSession", ("name", name.clone()));
+            // The service ends it in an hour otherwise, and its transaction much earlier.
+            let _ = api.call::<_, NoFields>(path, route, SessionName { name }).await;
+        }));
     }
 }
 

@@ -166,7 +166,7 @@ pub(super) struct RollbackRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Mutation {
-    #[prost(oneof = "MutationKind", tags = "1, 3, 5")]
+    #[prost(oneof = "MutationKind", tags = "1, 2, 3, 5")]
     pub(super) kind: Option<MutationKind>,
 }
 
@@ -174,6 +174,8 @@ pub(super) struct Mutation {
 pub(super) enum MutationKind {
     #[prost(message, tag = "1")]
     Insert(WrittenRows),
+    #[prost(message, tag = "2")]
+    Update(WrittenRows),
     #[prost(message, tag = "3")]
     InsertOrUpdate(WrittenRows),
     #[prost(message, tag = "5")]

@@ -61,9 +61,7 @@ impl RecordTableState {
 
     /// Whether the policy removes only rows whose record has expired: `OLDER_THAN(expires_at, INTERVAL 1 DAY)`.
     fn keeps_live_records(&self) -> bool {
-        let written = self.policy.to_ascii_lowercase().replace([' ', '`'], "");
-        let days = written.strip_prefix("older_than(expires_at,interval").and_then(|rest| rest.strip_suffix("day)"));
-        days.is_some_and(|days| !days.is_empty() && days.bytes().all(|byte| byte.is_ascii_digit()))
+        kept_days(&self.policy, "expires_at").is_some()
     }
 
     /// The statements that make what is missing.
@@ -73,8 +71,7 @@ impl RecordTableState {
             (true, false) => include_str!("migrations/0001_records_policy.sql"),
             (false, _) => include_str!("migrations/0001_records.sql"),
         };
-        let lines = statement.lines().filter(|line| !line.starts_with("--"));
-        vec![lines.collect::<Vec<_>>().join("\n")]
+        vec![without_comments(statement)]
     }
 
     /// Findings about a table that endangers the guarantee, or costs more than it should.
@@ -134,7 +131,21 @@ pub(super) async fn change(api: &SpannerApi, statements: Vec<String>) -> Result<
     finish(api, begun).await.map_err(SpannerFailure::into_error)
 }
 
-async fn create_database(api: &SpannerApi) -> Result<()> {
+/// The days for which this row deletion policy keeps a row after the time in this column. None if it is no policy of
+/// that form.
+pub(super) fn kept_days(policy: &str, column: &str) -> Option<u64> {
+    let written = policy.to_ascii_lowercase().replace([' ', '`'], "");
+    let days = written.strip_prefix(&format!("older_than({column},interval"))?.strip_suffix("day)")?;
+    days.bytes().all(|byte| byte.is_ascii_digit()).then(|| days.parse().ok()).flatten()
+}
+
+/// Statements without the lines that are comments.
+pub(super) fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
+}
+
+/// Makes the instance and the database of an emulator, which has none when it starts.
+pub(super) async fn create_database(api: &SpannerApi) -> Result<()> {
     let (url, parent) = (api.url(), format!("projects/{}", api.url().project()));
     let (name, config) = (url.instance_name(), format!("{parent}/instanceConfigs/emulator-config"));
     let display_name = url.instance().to_owned();

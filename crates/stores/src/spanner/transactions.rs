@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const LONGEST: Duration = Duration::from_secs(15);
 
 /// The pause before a transaction runs again. It doubles each time.
-const PAUSE: Duration = Duration::from_millis(2);
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// How often the pause doubles.
 const DOUBLINGS: u32 = 6;
 
 /// How often a commit is sent that gets no answer.
-const COMMITS: usize = 3;
+pub(super) const COMMITS: usize = 3;
 
 /// The end of a transaction that has read.
 pub(super) enum TransactionEnd<R> {
@@ -110,17 +110,29 @@ impl SpannerApi {
 
     async fn read_once(&self, statement: &SqlStatement) -> SpannerResult<Vec<SqlList>> {
         let mut session = self.session().await?;
-        let answer = session.run(statement, None).await?;
-        session.give_back();
-        Ok(answer.rows)
+        match session.run(statement, None).await {
+            Ok(answer) => {
+                session.give_back();
+                Ok(answer.rows)
+            }
+            Err(failure) => {
+                // A read alone leaves nothing in its session.
+                match matches!(failure, SpannerFailure::LostSession(_)) {
+                    true => session.forget(),
+                    false => session.give_back(),
+                }
+                Err(failure)
+            }
+        }
     }
 
     async fn insert_once(&self, mutation: &Mutation) -> SpannerResult<()> {
         let session = self.session().await?;
         let transaction = CommitTransaction::SingleUse(options(TransactionMode::ReadWrite(NoFields {})));
         let committed = session.commit(transaction, vec![mutation.clone()]).await;
-        if matches!(committed, Ok(()) | Err(SpannerFailure::RowExists(_))) {
-            session.give_back();
+        match &committed {
+            Ok(()) | Err(SpannerFailure::RowExists(_)) => session.give_back(),
+            Err(failure) => session.end_after(failure),
         }
         committed
     }
@@ -136,7 +148,6 @@ impl SpannerApi {
         let (rows, transaction) = match begun {
             Ok(SqlAnswer { rows, transaction: Some(transaction) }) => (rows, transaction),
             Ok(SqlAnswer { transaction: None, .. }) => {
-                session.discard();
                 return Err(SpannerFailure::Failed(not_applied("Spanner has not begun a transaction")));
             }
             Err(failure) => return Err(ended(session, failure)),
@@ -159,7 +170,7 @@ impl SpannerApi {
     /// Commits a transaction, and asks again if there is no answer.
     async fn commit(
         &self,
-        session: LentSession<'_>,
+        session: LentSession,
         (transaction, mutations): (Bytes, Vec<Mutation>),
         tries: &mut TransactionTries,
     ) -> SpannerResult<()> {
@@ -190,9 +201,7 @@ impl SpannerApi {
         if is_late || !failure.may_repeat() {
             return Err(error_of(failure, tries));
         }
-        if matches!(failure, SpannerFailure::LostSession(_)) {
-            self.forget_sessions();
-        }
+        self.note(&failure);
         let longest = PAUSE * 2_u32.pow(tries.count.min(DOUBLINGS));
         tries.count += 1;
         let mut random = [0];
@@ -207,17 +216,12 @@ fn error_of(failure: SpannerFailure, tries: &TransactionTries) -> Error {
     if tries.is_unclear { failure.into_error_after_commit() } else { failure.into_error() }
 }
 
-/// Gives back the session of a transaction that has failed, if it has ended with that.
-fn ended(session: LentSession<'_>, failure: SpannerFailure) -> SpannerFailure {
-    match failure {
-        SpannerFailure::Aborted(_) => session.give_back(),
-        SpannerFailure::LostSession(_) => drop(session),
-        SpannerFailure::RowExists(_) | SpannerFailure::Unclear(_) | SpannerFailure::Failed(_) => session.discard(),
-    }
+fn ended(session: LentSession, failure: SpannerFailure) -> SpannerFailure {
+    session.end_after(&failure);
     failure
 }
 
-fn begin(mode: TransactionMode) -> TransactionSelector {
+pub(super) fn begin(mode: TransactionMode) -> TransactionSelector {
     TransactionSelector { selected: Some(Selected::Begin(options(mode))) }
 }
 

@@ -13,6 +13,7 @@ use super::messages::{SqlKind, SqlList, SqlParams, SqlType, SqlValue};
 
 /// The numbers of types.
 const INT64: i32 = 2;
+const STRING: i32 = 6;
 const BYTES: i32 = 7;
 const ARRAY: i32 = 8;
 
@@ -35,6 +36,10 @@ impl SqlStatement {
 
     pub(super) fn integer(self, name: &str, value: i64) -> Self {
         self.with(name, SqlValue::integer(value), plain(INT64))
+    }
+
+    pub(super) fn text(self, name: &str, value: &str) -> Self {
+        self.with(name, SqlValue::text(value.to_owned()), plain(STRING))
     }
 
     pub(super) fn all_bytes(self, name: &str, values: &[Bytes]) -> Self {
@@ -72,8 +77,21 @@ impl SqlValue {
         Self { kind: Some(SqlKind::List(SqlList { values })) }
     }
 
-    fn text(text: String) -> Self {
+    pub(super) fn text(text: String) -> Self {
         Self { kind: Some(SqlKind::Text(text)) }
+    }
+
+    pub(super) fn flag(value: bool) -> Self {
+        Self { kind: Some(SqlKind::Bool(value)) }
+    }
+
+    pub(super) fn null() -> Self {
+        Self { kind: Some(SqlKind::Null(0)) }
+    }
+
+    /// The time of the commit.
+    pub(super) fn commit_time() -> Self {
+        Self::text("spanner.commit_timestamp()".to_owned())
     }
 
     /// The text. None for a null.

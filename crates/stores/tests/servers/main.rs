@@ -20,6 +20,7 @@ mod refusals;
 mod sentinel;
 mod server_changes;
 mod spanner;
+mod spanner_ledger;
 mod support;
 mod takeovers;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             postgres::tests(),
             dynamodb::tests(),
             spanner::tests(),
+            spanner_ledger::tests(),
         ]
         .into_iter()
         .flatten(),

@@ -82,7 +82,7 @@ pub fn ledger_cases() -> Vec<LedgerCase> {
             ALL namespaces_do_not_meet,
             ALL foreign_keys_off_is_refused needs ForeignKeysOff,
             OWN an_unfinished_claim_cannot_commit,
-            OWN finish_after_its_claim_was_rolled_back_is_an_error,
+            OWN finish_after_its_claim_was_rolled_back_is_an_error needs Savepoints,
             OWN two_operations_share_a_transaction,
             OWN the_same_operation_twice_in_a_transaction_is_an_error,
             OWN the_same_operation_again_after_its_finish_is_an_error needs TransactionIds,

@@ -64,6 +64,8 @@ pub enum LedgerCapability {
     LostReply,
     /// The foreign keys of a session can be off.
     ForeignKeysOff,
+    /// Transactions have savepoints.
+    Savepoints,
     /// Transactions can have a snapshot.
     RepeatableRead,
     /// A transaction has an id, which its rows keep.

@@ -1,0 +1,201 @@
+//! A read-write transaction of a user.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::ledger::{Call, Fault, FaultKind, FoundRow};
+use hapax_core::{Error, OperationId, Result};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
+
+use super::faults::{SpannerStatementError, at_commit, before_commit};
+use crate::spanner::answers::{SpannerFailure, SpannerResult};
+use crate::spanner::api::{LentSession, SpannerApi};
+use crate::spanner::messages::{
+    CommitTransaction, Mutation, NoFields, Selected, SqlList, TransactionMode, TransactionSelector,
+};
+use crate::spanner::transactions::{self, COMMITS, PAUSE};
+use crate::spanner::values::SqlStatement;
+
+const OVER: &str = "the transaction has ended";
+
+/// A read-write transaction of Spanner. Statements run at once, and changes of the ledger are sent with the commit.
+///
+/// Spanner ends a transaction that rests for ten seconds.
+///
+/// # Cancel safety
+/// If it is dropped, or a future of it, it is rolled back in the background. A commit that is dropped may happen.
+pub struct SpannerTransaction {
+    pub(super) state: Mutex<TransactionState>,
+    api: SpannerApi,
+    /// Stands in the rows of the transaction, so that they are known after a commit without an answer.
+    pub(super) number: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What is known of an open transaction.
+pub(super) struct TransactionState {
+    /// None after the end. Dropped, it ends the transaction.
+    session: Option<LentSession>,
+    /// None before the first statement.
+    id: Option<Bytes>,
+    pub(super) changes: Vec<Mutation>,
+    pub(super) claims: Vec<TransactionClaim>,
+    /// The rows that a claim has found.
+    pub(super) found: Vec<(OperationId, FoundRow)>,
+    /// How many events were added.
+    pub(super) events: i64,
+    /// Whether a statement may or may not have run.
+    is_broken: bool,
+}
+
+/// A claim of a transaction.
+pub(super) struct TransactionClaim {
+    pub(super) namespace: Arc<str>,
+    pub(super) call: Call,
+    pub(super) is_open: bool,
+}
+
+impl SpannerTransaction {
+    pub(super) async fn new(api: &SpannerApi) -> SpannerResult<Self> {
+        let permit = api.admit().await.map_err(SpannerFailure::Failed)?;
+        let mut random = [0; 8];
+        api.runtime().fill_random(&mut random);
+        let number = u64::from_be_bytes(random) >> 1;
+        let session = Some(api.session().await?);
+        let state = TransactionState {
+            session,
+            id: None,
+            changes: Vec::new(),
+            claims: Vec::new(),
+            found: Vec::new(),
+            events: 0,
+            is_broken: false,
+        };
+        Ok(Self { state: Mutex::new(state), api: api.clone(), number, _permit: permit })
+    }
+
+    /// Runs a statement of SQL without parameters.
+    ///
+    /// # Errors
+    /// Roll the transaction back. A handler of a ledger passes the error on, and the ledger runs it again if it can.
+    pub async fn execute(&self, sql: &str) -> Result<(), SpannerStatementError> {
+        self.query(&SqlStatement::new(sql.to_owned())).await.map(drop).map_err(SpannerStatementError::from)
+    }
+
+    /// Commits, with the changes of the ledger.
+    ///
+    /// # Errors
+    /// `NotApplied` if nothing was written, `Unknown` if the commit got no answer.
+    pub async fn commit(self) -> Result<()> {
+        self.try_commit().await.map_err(Error::from)
+    }
+
+    /// Ends the transaction without any effect.
+    pub async fn roll_back(self) {
+        self.state.lock().await.end().await;
+    }
+
+    pub(super) async fn query(&self, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
+        self.state.lock().await.query(&self.api, statement).await
+    }
+
+    /// Begins again without what was done. The claims of before are given back.
+    pub(super) async fn restart(&self) -> Result<Vec<TransactionClaim>, Fault> {
+        let mut state = self.state.lock().await;
+        state.end().await;
+        state.session = Some(self.api.session().await.map_err(before_commit)?);
+        (state.events, state.is_broken) = (0, false);
+        state.found.clear();
+        state.changes.clear();
+        Ok(std::mem::take(&mut state.claims))
+    }
+
+    pub(super) async fn try_commit(&self) -> Result<(), Fault> {
+        let mut state = self.state.lock().await;
+        if state.claims.iter().any(|claim| claim.is_open) {
+            state.end().await;
+            return Err(Fault::new(FaultKind::Failed, "a claim was not finished before the commit"));
+        }
+        state.refuse_if_broken().await?;
+        match (state.session.take(), state.id.take()) {
+            (Some(session), Some(id)) => self.send_commit(session, id, std::mem::take(&mut state.changes)).await,
+            (Some(session), None) => {
+                // Nothing has run.
+                session.give_back();
+                Ok(())
+            }
+            (None, _) => Err(Fault::new(FaultKind::Failed, OVER)),
+        }
+    }
+
+    /// Sends the commit, and again if it gets no answer.
+    async fn send_commit(&self, session: LentSession, id: Bytes, changes: Vec<Mutation>) -> Result<(), Fault> {
+        let (mut sent, mut is_unclear) = (0, false);
+        loop {
+            sent += 1;
+            let failure = match session.commit(CommitTransaction::Id(id.clone()), changes.clone()).await {
+                Ok(()) => {
+                    session.give_back();
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            // The service answers a commit that is sent again as it has answered the first one.
+            let has_no_answer = matches!(failure, SpannerFailure::Unclear(_));
+            is_unclear |= has_no_answer;
+            if sent == COMMITS || !has_no_answer {
+                session.end_after(&failure);
+                self.api.note(&failure);
+                return Err(at_commit(failure, is_unclear));
+            }
+            self.api.runtime().sleep(PAUSE).await;
+        }
+    }
+}
+
+impl TransactionState {
+    async fn query(&mut self, api: &SpannerApi, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
+        self.refuse_if_broken().await?;
+        let session = self.session.as_mut().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;
+        let selector = match &self.id {
+            Some(id) => TransactionSelector { selected: Some(Selected::Id(id.clone())) },
+            None => transactions::begin(TransactionMode::ReadWrite(NoFields {})),
+        };
+        // Also if this future is dropped.
+        self.is_broken = true;
+        let answer = session.run(statement, Some(selector)).await;
+        self.is_broken = matches!(answer, Err(SpannerFailure::Unclear(_)));
+        let answer = answer.map_err(|failure| {
+            api.note(&failure);
+            before_commit(failure)
+        })?;
+        if self.id.is_none() {
+            self.id = answer.transaction;
+        }
+        Ok(answer.rows)
+    }
+
+    /// Ends a transaction one of whose statements may or may not have run.
+    async fn refuse_if_broken(&mut self) -> Result<(), Fault> {
+        if !self.is_broken {
+            return Ok(());
+        }
+        self.end().await;
+        Err(Fault::new(FaultKind::Unavailable, "a statement of the transaction got no answer"))
+    }
+
+    async fn end(&mut self) {
+        match (self.session.take(), self.id.take()) {
+            (Some(session), Some(id)) => session.roll_back(id).await,
+            // Whether a transaction has begun may be unknown.
+            (session, _) => drop(session),
+        }
+    }
+}
+
+impl fmt::Debug for SpannerTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpannerTransaction").field("number", &self.number).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,1 @@
+CREATE TABLE effect (namespace STRING(MAX) NOT NULL, operation STRING(MAX) NOT NULL, id STRING(36)) PRIMARY KEY (id)
