@@ -11,13 +11,14 @@ use hapax_core::{Result, Timestamp};
 use hapax_net::google::{GoogleCall, GoogleClient, GoogleCredentials, GoogleEndpoint};
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::SpannerUrl;
 use super::answers::{SpannerFailure, SpannerResult};
 use super::messages::{
     AdminOperation, CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest,
-    Mutation, NoFields, ResultSet, RollbackRequest, SessionName, SqlList, TransactionSelector,
+    Mutation, NoFields, ResultSet, RollbackRequest, Selected, SessionName, SqlList, TransactionMode,
+    TransactionOptions, TransactionSelector,
 };
 use super::values::SqlStatement;
 use crate::errors::not_applied;
@@ -43,6 +44,9 @@ const MOST_CALLS_OF_EMULATOR: usize = 1;
 /// How long a call of an emulator waits for others to end, since they run one after the other.
 const ADMITTED_BY_EMULATOR_WITHIN: Duration = Duration::from_secs(60);
 
+/// The options of a transaction that writes.
+const READ_WRITE: TransactionOptions = TransactionOptions { mode: Some(TransactionMode::ReadWrite(NoFields {})) };
+
 /// A database. Clones share the connection and the sessions.
 #[derive(Clone)]
 pub(super) struct SpannerApi(Arc<SpannerApiParts>);
@@ -61,12 +65,14 @@ struct SpannerApiParts {
     clock_shift: Arc<AtomicI64>,
 }
 
-/// A session that one transaction has for itself. If it is dropped, it ends in the background, with the transaction
-/// that may run in it and the locks of that.
+/// A session that one transaction has for itself. If it is dropped, it ends in the background, after the transaction in
+/// it was rolled back.
 pub(super) struct LentSession {
     api: SpannerApi,
     /// Empty once it was given back or forgotten.
     name: String,
+    /// The transaction that runs in it, and has locks.
+    open: Option<Bytes>,
     statements: i64,
 }
 
@@ -161,7 +167,7 @@ impl SpannerApi {
                 self.call::<_, SessionName>(path, ("database", database), request).await?.name
             }
         };
-        Ok(LentSession { api: self.clone(), name, statements: 0 })
+        Ok(LentSession { api: self.clone(), name, open: None, statements: 0 })
     }
 
     /// Forgets the idle sessions. Those that were idle for equally long have ended together.
@@ -233,6 +239,33 @@ impl LentSession {
         Ok(SqlAnswer { rows: answer.rows, transaction: begun.map(|begun| begun.id).filter(|id| !id.is_empty()) })
     }
 
+    /// Begins a transaction that writes, with its first statement. If it fails, the session is gone.
+    ///
+    /// # Cancel safety
+    /// If dropped, the statement runs to its end, and the transaction is rolled back then: nobody else learns which one
+    /// it is, and an emulator would keep it.
+    pub(super) async fn begin(mut self, statement: &SqlStatement) -> SpannerResult<(Self, SqlAnswer)> {
+        let (statement, runtime) = (statement.clone(), Arc::clone(self.api.runtime()));
+        let (sender, begun) = oneshot::channel();
+        runtime.spawn(Box::pin(async move {
+            let begins = TransactionSelector { selected: Some(Selected::Begin(READ_WRITE)) };
+            let begun = match self.run(&statement, Some(begins)).await {
+                Ok(answer) => {
+                    self.open.clone_from(&answer.transaction);
+                    Ok((self, answer))
+                }
+                Err(failure) => {
+                    self.end_after(&failure);
+                    Err(failure)
+                }
+            };
+            // The session comes back if the caller has gone, and is dropped.
+            drop(sender.send(begun));
+        }));
+        let ended = |_| Err(SpannerFailure::Unclear("the runtime ended during a call of Spanner".into()));
+        begun.await.unwrap_or_else(ended)
+    }
+
     /// Commits a transaction, with these changes.
     pub(super) async fn commit(&self, transaction: CommitTransaction, mutations: Vec<Mutation>) -> SpannerResult<()> {
         let request = CommitRequest { session: self.name.clone(), transaction: Some(transaction), mutations };
@@ -282,12 +315,18 @@ impl LentSession {
 
 impl Drop for LentSession {
     fn drop(&mut self) {
-        let (api, name) = (self.api.clone(), std::mem::take(&mut self.name));
+        let (api, name, open) = (self.api.clone(), std::mem::take(&mut self.name), self.open.take());
         if name.is_empty() {
             return;
         }
         let runtime = Arc::clone(api.runtime());
         runtime.spawn(Box::pin(async move {
+            // An emulator keeps the locks of a transaction whose session has ended.
+            if let Some(transaction_id) = open {
+                let (path, route) = ("/google.spanner.v1.Spanner/Rollback", ("session", name.clone()));
+                let request = RollbackRequest { session: name.clone(), transaction_id };
+                let _ = api.call::<_, NoFields>(path, route, request).await;
+            }
             let (path, route) = ("/google.spanner.v1.Spanner/DeleteSession", ("name", name.clone()));
             // The service ends it in an hour otherwise, and its transaction much earlier.
             let _ = api.call::<_, NoFields>(path, route, SessionName { name }).await;

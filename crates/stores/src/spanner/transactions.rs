@@ -143,14 +143,9 @@ impl SpannerApi {
         decide: &(impl Fn(Vec<SqlList>) -> Result<TransactionEnd<R>> + Send + Sync),
         tries: &mut TransactionTries,
     ) -> SpannerResult<R> {
-        let mut session = self.session().await?;
-        let begun = session.run(statement, Some(begin(TransactionMode::ReadWrite(NoFields {})))).await;
-        let (rows, transaction) = match begun {
-            Ok(SqlAnswer { rows, transaction: Some(transaction) }) => (rows, transaction),
-            Ok(SqlAnswer { transaction: None, .. }) => {
-                return Err(SpannerFailure::Failed(not_applied("Spanner has not begun a transaction")));
-            }
-            Err(failure) => return Err(ended(session, failure)),
+        let (session, SqlAnswer { rows, transaction }) = self.session().await?.begin(statement).await?;
+        let Some(transaction) = transaction else {
+            return Err(SpannerFailure::Failed(not_applied("Spanner has not begun a transaction")));
         };
         match decide(rows) {
             Ok(TransactionEnd::Keep(result)) => {
@@ -221,7 +216,7 @@ fn ended(session: LentSession, failure: SpannerFailure) -> SpannerFailure {
     failure
 }
 
-pub(super) fn begin(mode: TransactionMode) -> TransactionSelector {
+fn begin(mode: TransactionMode) -> TransactionSelector {
     TransactionSelector { selected: Some(Selected::Begin(options(mode))) }
 }
 

@@ -11,10 +11,8 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use super::faults::{SpannerStatementError, at_commit, before_commit};
 use crate::spanner::answers::{SpannerFailure, SpannerResult};
 use crate::spanner::api::{LentSession, SpannerApi};
-use crate::spanner::messages::{
-    CommitTransaction, Mutation, NoFields, Selected, SqlList, TransactionMode, TransactionSelector,
-};
-use crate::spanner::transactions::{self, COMMITS, PAUSE};
+use crate::spanner::messages::{CommitTransaction, Mutation, Selected, SqlList, TransactionSelector};
+use crate::spanner::transactions::{COMMITS, PAUSE};
 use crate::spanner::values::SqlStatement;
 
 const OVER: &str = "the transaction has ended";
@@ -157,14 +155,21 @@ impl SpannerTransaction {
 impl TransactionState {
     async fn query(&mut self, api: &SpannerApi, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
         self.refuse_if_broken().await?;
-        let session = self.session.as_mut().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;
-        let selector = match &self.id {
-            Some(id) => TransactionSelector { selected: Some(Selected::Id(id.clone())) },
-            None => transactions::begin(TransactionMode::ReadWrite(NoFields {})),
-        };
+        let mut session = self.session.take().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;
         // Also if this future is dropped.
         self.is_broken = true;
-        let answer = session.run(statement, Some(selector)).await;
+        let answer = match &self.id {
+            Some(id) => {
+                let selector = TransactionSelector { selected: Some(Selected::Id(id.clone())) };
+                let answer = session.run(statement, Some(selector)).await;
+                self.session = Some(session);
+                answer
+            }
+            None => session.begin(statement).await.map(|(session, answer)| {
+                self.session = Some(session);
+                answer
+            }),
+        };
         self.is_broken = matches!(answer, Err(SpannerFailure::Unclear(_)));
         let answer = answer.map_err(|failure| {
             api.note(&failure);
