@@ -10,9 +10,10 @@ use crate::chaos::Mutant;
 use crate::key::{EventId, OperationId};
 use crate::record::Timestamp;
 
-/// The id of a row, unique in its outbox, above 0. A transaction draws the ids of its rows after it has its own id.
+/// The id of a row, unique in its outbox, above 0. A transaction draws the ids of its rows after it has its own id. Ids
+/// are compared, and nothing else is known of them: there may be none between two of them, or many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RowId(pub u64);
+pub struct RowId(pub u128);
 
 /// Where a read of rows begins. A start at a row is before one behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -189,7 +189,7 @@ impl Outbox for PostgresOutbox {
         let drawn = self.query_one(&self.sql.drawn, &[]).await?;
         let stamp = self.query_one(&self.sql.stamp, &[]).await?;
         Ok(Horizon {
-            drawn: RowId(column::<i64>(&drawn, "drawn")?.unsigned_abs()),
+            drawn: RowId(column::<i64>(&drawn, "drawn")?.unsigned_abs().into()),
             stamp: column::<i64>(&stamp, "stamp")?.unsigned_abs(),
             settled: column::<i64>(&stamp, "settled")?.unsigned_abs(),
         })

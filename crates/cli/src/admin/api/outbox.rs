@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::admin::api::calls::{ApiCall, page_limit, wrong_cursor};
 use crate::admin::api::ordering_key::OrderingKey;
 use crate::admin::api::values::{
-    TextOrHex, hexadecimal, optional_text, shown_headers, system_time, text, time, timestamp, unhex,
+    RowNumber, TextOrHex, hexadecimal, optional_text, shown_headers, system_time, text, time, timestamp, unhex,
 };
 use crate::admin::api::{AdminApi, ApiError, within_deadline};
 
@@ -53,7 +53,7 @@ pub(crate) struct ParkedView {
     pub(crate) key: OrderingKey,
     #[serde(with = "text")]
     pub(crate) event: EventId,
-    pub(crate) row: u64,
+    pub(crate) row: RowNumber,
     pub(crate) topic: String,
     pub(crate) reason: String,
     pub(crate) time: String,
@@ -94,7 +94,7 @@ impl From<ParkedKey> for ParkedView {
         Self {
             key: OrderingKey::new(parked.key),
             event: parked.event,
-            row: parked.row.0,
+            row: RowNumber(parked.row.0),
             topic: parked.topic,
             reason: parked.reason,
             time: time(parked.parked_at),
@@ -116,7 +116,7 @@ pub(crate) struct ShowEvent {
 pub(crate) struct EventView {
     id: String,
     state: String,
-    row: u64,
+    row: RowNumber,
     topic: String,
     #[serde(with = "optional_text")]
     key: Option<OrderingKey>,
@@ -139,7 +139,7 @@ impl EventView {
         Self {
             id: event.id.to_string(),
             state: state.as_str().to_owned(),
-            row: row.0,
+            row: RowNumber(row.0),
             topic: event.topic,
             key: event.ordering_key.map(OrderingKey::new),
             time: time(event.created_at),
@@ -255,7 +255,7 @@ pub(crate) struct Republish {
     pub(crate) until: Option<humantime::Timestamp>,
     /// The row behind which the call goes on.
     #[serde(default)]
-    pub(crate) after: u64,
+    pub(crate) after: RowNumber,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -265,7 +265,7 @@ pub(crate) struct Republished {
     #[serde(with = "text")]
     pub(crate) until: humantime::Timestamp,
     /// The row behind which the next call goes on.
-    pub(crate) next: Option<u64>,
+    pub(crate) next: Option<RowNumber>,
 }
 
 impl ApiCall for Republish {
@@ -275,7 +275,7 @@ impl ApiCall for Republish {
 
     async fn carry_out(&self, api: &AdminApi) -> Result<Republished, ApiError> {
         let (since, until) = (timestamp(*self.since), self.until.map(|until| timestamp(*until)));
-        republish(api.outbox()?, (since, until), RowId(self.after)).await
+        republish(api.outbox()?, (since, until), RowId(self.after.0)).await
     }
 
     fn subject(&self) -> Value {
@@ -311,5 +311,5 @@ async fn republish(
         last = step.map(|step| step.last);
         rows += step.map_or(0, |step| step.rows);
     }
-    Ok(Republished { rows, until: system_time(until).into(), next: last.map(|row| row.0) })
+    Ok(Republished { rows, until: system_time(until).into(), next: last.map(|row| RowNumber(row.0)) })
 }

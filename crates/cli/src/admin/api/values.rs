@@ -1,9 +1,10 @@
 //! Times, bytes and text as the API, its commands and the audit file have them.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use hapax::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Serializes a value as its text.
 pub(crate) mod text {
@@ -39,6 +40,40 @@ pub(crate) mod optional_text {
     ) -> Result<Option<T>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| text.parse().map_err(Error::custom)).transpose()
+    }
+}
+
+/// The id of a row of an outbox. One that exceeds 64 bits, as in Spanner, is a string of digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowNumber(pub(crate) u128);
+
+impl fmt::Display for RowNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for RowNumber {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match u64::try_from(self.0) {
+            Ok(number) => serializer.serialize_u64(number),
+            Err(_) => serializer.collect_str(&self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RowNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum NumberOrDigits {
+            Number(u64),
+            Digits(String),
+        }
+        match NumberOrDigits::deserialize(deserializer)? {
+            NumberOrDigits::Number(number) => Ok(Self(number.into())),
+            NumberOrDigits::Digits(digits) => digits.parse().map(Self).map_err(serde::de::Error::custom),
+        }
     }
 }
 

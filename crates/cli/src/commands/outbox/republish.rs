@@ -7,6 +7,7 @@ use serde_json::json;
 use super::OutboxPlace;
 use super::print::plural;
 use crate::admin::api::outbox::Republish;
+use crate::admin::api::values::RowNumber;
 use crate::commands::instant::instant;
 use crate::commands::print::line;
 use crate::serve::exit::CommandError;
@@ -34,7 +35,7 @@ pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> 
     }
     let place = args.place.open().await?;
     let (mut rows, mut printed) = (0, Instant::now());
-    let mut call = Republish { since: args.since, until: args.until, after: 0 };
+    let mut call = Republish { since: args.since, until: args.until, after: RowNumber::default() };
     let until = loop {
         let step = place.ask(&call).await?;
         rows += u64::try_from(step.rows).unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@ use super::*;
 use crate::key::EventId;
 
 /// An open row of the key `a`.
-fn row(id: u64) -> OpenRow {
+fn row(id: u128) -> OpenRow {
     let mut bytes = [0; 16];
     bytes[8..].copy_from_slice(&id.to_be_bytes());
     let mut event = OutgoingEvent::new(EventId::from_bytes(bytes), "topic", "5");
@@ -12,7 +12,7 @@ fn row(id: u64) -> OpenRow {
 
 /// Holds as many rows of the key as it may, skips the next one, and publishes what is held.
 fn with_a_skipped_row() -> BucketRows {
-    let last = MAX_HELD_OF_KEY as u64;
+    let last = MAX_HELD_OF_KEY as u128;
     let mut rows = BucketRows::default();
     for id in 1..=last {
         assert_eq!(rows.take(row(id), ReadStart::FIRST), TakenRow::New);

@@ -71,8 +71,8 @@ impl Outbox for FaultyOutbox {
         }
         let rows = self.outbox.read(request).await?;
         let drawn = self.outbox.horizon().await?.drawn.0;
-        let passed: u64 =
-            request.cursors.iter().map(|cursor| drawn.saturating_sub(cursor.from.row.0) / u64::from(BUCKETS)).sum();
+        let passed: u128 =
+            request.cursors.iter().map(|cursor| drawn.saturating_sub(cursor.from.row.0) / u128::from(BUCKETS)).sum();
         let an_id = self.faults.lock().read_takes_an_id;
         let takes = self.faults.lock().read_takes + an_id * u32::try_from(passed).unwrap();
         self.sleep(takes).await;

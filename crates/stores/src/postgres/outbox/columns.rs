@@ -20,7 +20,8 @@ pub(super) fn open_row(row: &Row) -> Result<Option<OpenRow>> {
     let (event, damage) = event(row)?;
     let republications = column::<i64>(row, "republications")?.unsigned_abs();
     let event = OutgoingEvent { republications, ..event };
-    Ok(Some(OpenRow { id: RowId(id.unsigned_abs()), bucket, is_parked, damage, event: Arc::new(event) }))
+    let id = RowId(id.unsigned_abs().into());
+    Ok(Some(OpenRow { id, bucket, is_parked, damage, event: Arc::new(event) }))
 }
 
 /// The event, and why it cannot be published: the texts of a database without an encoding may not be UTF-8.
@@ -69,7 +70,7 @@ impl<'r> FromSql<'r> for StoredText {
 pub(super) fn parked_key(row: &Row) -> Result<ParkedKey> {
     Ok(ParkedKey {
         key: Bytes::from(column::<Vec<u8>>(row, "key")?),
-        row: RowId(column::<i64>(row, "row_id")?.unsigned_abs()),
+        row: RowId(column::<i64>(row, "row_id")?.unsigned_abs().into()),
         event: EventId::from_bytes(column::<Uuid>(row, "event_id")?.into_bytes()),
         topic: column::<StoredText>(row, "topic")?.text,
         reason: column::<StoredText>(row, "reason")?.text,

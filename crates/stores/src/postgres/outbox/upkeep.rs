@@ -50,7 +50,7 @@ impl OutboxUpkeep for PostgresOutbox {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let row_id = RowId(column::<i64>(row, "id")?.unsigned_abs());
+        let row_id = RowId(column::<i64>(row, "id")?.unsigned_abs().into());
         Ok(Some((row_id, event::state(column(row, "state")?)?, columns::event(row)?.0)))
     }
 
@@ -101,7 +101,7 @@ impl OutboxUpkeep for PostgresOutbox {
             return Ok(None);
         };
         let rows = usize::try_from(column::<i64>(&row, "opened")?).unwrap_or_default();
-        Ok(Some(Reopened { last: RowId(last.unsigned_abs()), rows }))
+        Ok(Some(Reopened { last: RowId(last.unsigned_abs().into()), rows }))
     }
 
     async fn now(&self) -> Result<Timestamp> {

@@ -287,7 +287,7 @@ fn stored(id: RowId) -> i64 {
 }
 
 fn row_id(stored: i64) -> RowId {
-    RowId(stored.unsigned_abs())
+    RowId(stored.unsigned_abs().into())
 }
 
 fn count(limit: usize) -> i64 {

@@ -72,7 +72,7 @@ pub(super) async fn mark_is_conditional(world: &OutboxWorld<'_>) {
     let all: Vec<EventRow> = rows.iter().map(OpenRow::named).collect();
     assert_eq!(world.mark(&all).await, 2, "a row that is set aside was marked");
     assert_eq!(world.mark(&all).await, 0, "a published row was marked again");
-    let unknown = [1_000_000, u64::MAX].map(|id| EventRow { id: RowId(id), event: ids[0] });
+    let unknown = [1_000_000, u128::MAX].map(|id| EventRow { id: RowId(id), event: ids[0] });
     assert_eq!(world.mark(&unknown).await, 0);
     assert_eq!(world.mark(&[]).await, 0);
     let mut states = Vec::new();
