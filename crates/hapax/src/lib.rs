@@ -38,7 +38,7 @@
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server, and dead letters |
 //! | `s3` | `stores::FarAnswers`: large answers in a bucket of S3, beside any store |
 //! | `gcs` | the same in a bucket of Google Cloud Storage |
-//! | `spanner` | `stores::Spanner`, `SpannerLedger`: records and ledger in a database of Google Cloud Spanner |
+//! | `spanner` | `stores::Spanner`, `SpannerLedger`, `SpannerOutbox`: records, ledger and outbox in a database of Google Cloud Spanner |
 //! | `sqlite` | `stores::Sqlite`: records in one file; `SqliteLedger`, `SqliteOutbox`, a queue and dead letters |
 //! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |

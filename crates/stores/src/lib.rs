@@ -8,7 +8,7 @@
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts; its dead letters |
 //! | `s3` | [`FarAnswers`]: large answers in a bucket of S3, beside any of these stores |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; its ledger, outbox, queue and dead letters; Linux and macOS only |
-//! | `spanner` | [`Spanner`]: a database of Google Cloud Spanner, for any number of hosts; its ledger |
+//! | `spanner` | [`Spanner`]: a database of Google Cloud Spanner, for any number of hosts; its ledger and outbox |
 //! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL, and its runner |
 //! | `tokio` | `Postgres::connect`, `Redis::connect`, `Sqlite::open` and the like, which use the current tokio runtime |
 
@@ -24,7 +24,7 @@ mod chaos;
 mod dynamodb;
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis", feature = "s3", feature = "spanner"))]
 mod errors;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "spanner", feature = "sqlite"))]
 mod event;
 #[cfg(any(feature = "dynamodb", feature = "spanner"))]
 mod executor;
@@ -72,8 +72,8 @@ pub use postgres::{
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "spanner")]
 pub use spanner::{
-    HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerProcess, SpannerStatementError, SpannerTables,
-    SpannerTransaction, SpannerUrl,
+    HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerOutbox, SpannerProcess, SpannerStatementError,
+    SpannerTables, SpannerTransaction, SpannerUrl,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{

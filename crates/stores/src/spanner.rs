@@ -1,4 +1,4 @@
-//! Google Cloud Spanner: the records, one row each, written in transactions, and the ledger in those of a service.
+//! Google Cloud Spanner: the records, one row each, written in transactions; the ledger in those of a service; its outbox.
 //!
 //! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges leases and lifetimes.
 //!
@@ -12,6 +12,7 @@
 //! inspection.rs    scans and sweeps
 //! tables.rs        makes the table of the records, and says what is wrong with it; database.rs: all tables
 //! ledger.rs        the ledger, in transactions of the service
+//! outbox.rs        its events, for relays and operators
 //! ```
 
 mod answers;
@@ -20,6 +21,7 @@ mod database;
 mod inspection;
 mod ledger;
 mod messages;
+mod outbox;
 mod records;
 mod row;
 mod tables;
@@ -51,6 +53,7 @@ pub use self::database::SpannerTables;
 pub use self::ledger::{
     HandleSpannerJobs, SpannerEntry, SpannerLedger, SpannerProcess, SpannerStatementError, SpannerTransaction,
 };
+pub use self::outbox::SpannerOutbox;
 pub use self::url::SpannerUrl;
 
 /// How long the state of the table is believed.

@@ -4,8 +4,14 @@ mod outbox_setup;
 
 use std::process::ExitCode;
 
-use outbox_setup::{memory, postgres, sqlite};
+use outbox_setup::{memory, postgres, spanner, sqlite};
 
 fn main() -> ExitCode {
-    hapax_testkit::outbox_main(&[memory::backend(), postgres::backend(), postgres::pooled_backend(), sqlite::backend()])
+    hapax_testkit::outbox_main(&[
+        memory::backend(),
+        postgres::backend(),
+        postgres::pooled_backend(),
+        spanner::backend(),
+        sqlite::backend(),
+    ])
 }

@@ -7,10 +7,10 @@ use hapax::journal::StorePlace;
 use hapax::ledger::LedgerRows;
 use hapax::runtime::Runtime;
 use hapax::store::{Finding, Inspect};
-use hapax::stores::{Spanner, SpannerTables, SpannerUrl};
+use hapax::stores::{Spanner, SpannerOutbox, SpannerTables, SpannerUrl};
 
 use crate::database::Tables;
-use crate::store::{NamedStore, OpenedStore};
+use crate::store::{NamedStore, OpenedOutbox, OpenedStore};
 use crate::store_table::StoreTable;
 use crate::table::{Offer, Offers};
 
@@ -34,6 +34,10 @@ impl NamedStore for SpannerUrl {
 
     fn tables(&self) -> Option<hapax::Result<Box<dyn Tables>>> {
         Some(SpannerTables::connect(self).map(|tables| Box::new(tables) as _))
+    }
+
+    fn outbox(&self, runtime: Arc<dyn Runtime>, _has_notifications: bool) -> Option<hapax::Result<OpenedOutbox>> {
+        Some(SpannerOutbox::with(self, runtime).map(OpenedOutbox::new))
     }
 
     fn table(&self, runtime: Arc<dyn Runtime>) -> Option<hapax::Result<Box<dyn StoreTable>>> {

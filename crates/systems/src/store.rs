@@ -270,7 +270,7 @@ pub struct OpenedOutbox {
 
 impl OpenedOutbox {
     #[cfg_attr(
-        not(any(feature = "postgres", feature = "sqlite")),
+        not(any(feature = "postgres", feature = "spanner", feature = "sqlite")),
         expect(dead_code, reason = "this build has no database")
     )]
     pub(crate) fn new<O: Outbox + OutboxUpkeep>(outbox: O) -> Self {

@@ -17,7 +17,7 @@ use super::SpannerUrl;
 use super::answers::{SpannerFailure, SpannerResult};
 use super::messages::{
     AdminOperation, CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest,
-    Mutation, NoFields, ResultSet, RollbackRequest, Selected, SessionName, SqlList, TransactionMode,
+    Mutation, NoFields, ResultSet, RollbackRequest, Selected, SessionName, SnapshotTime, SqlList, TransactionMode,
     TransactionOptions, TransactionSelector,
 };
 use super::values::SqlStatement;
@@ -81,6 +81,8 @@ pub(super) struct SqlAnswer {
     pub(super) rows: Vec<SqlList>,
     /// The transaction that the statement has begun.
     pub(super) transaction: Option<Bytes>,
+    /// The time of its snapshot, if it only reads: everything that was committed until then, and nothing else.
+    pub(super) snapshot: Option<Timestamp>,
 }
 
 impl SpannerApi {
@@ -236,7 +238,9 @@ impl LentSession {
         };
         let answer: ResultSet = self.call("/google.spanner.v1.Spanner/ExecuteSql", request).await?;
         let begun = answer.metadata.and_then(|metadata| metadata.transaction);
-        Ok(SqlAnswer { rows: answer.rows, transaction: begun.map(|begun| begun.id).filter(|id| !id.is_empty()) })
+        let snapshot = begun.as_ref().and_then(|begun| begun.snapshot).map(micros);
+        let transaction = begun.map(|begun| begun.id).filter(|id| !id.is_empty());
+        Ok(SqlAnswer { rows: answer.rows, transaction, snapshot })
     }
 
     /// Begins a transaction that writes, with its first statement. If it fails, the session is gone.
@@ -311,6 +315,11 @@ impl LentSession {
     {
         self.api.call(path, ("session", self.name.clone()), request).await
     }
+}
+
+fn micros(SnapshotTime { seconds, nanos }: SnapshotTime) -> Timestamp {
+    let (seconds, nanos) = (u64::try_from(seconds).unwrap_or_default(), u64::try_from(nanos).unwrap_or_default());
+    Timestamp(seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000))
 }
 
 impl Drop for LentSession {

@@ -13,7 +13,7 @@ use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule};
 
 use super::SpannerUrl;
 use super::api::SpannerApi;
-use super::messages::SqlList;
+use super::messages::{SqlList, SqlValue};
 use super::tables::{self, RecordTableState, without_comments};
 use super::values::{SqlStatement, columns};
 
@@ -30,6 +30,8 @@ const OUTBOX: i32 = 3;
 /// The column by which each row deletion policy counts.
 const POLICIES: [(&str, &str); 3] =
     [("hapax_ledger", "created_at"), ("hapax_attempt", "first_at"), ("hapax_outbox", "published_at")];
+
+const OUTBOX_TABLE: &str = "hapax_outbox";
 
 const SECONDS_OF_A_DAY: u64 = 24 * 60 * 60;
 
@@ -82,6 +84,10 @@ impl SpannerTables {
     /// `Unusable` if the system has no authorities for TLS.
     pub fn with(url: &SpannerUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         Ok(Self { api: SpannerApi::new(url, runtime)? })
+    }
+
+    pub(super) fn of(api: &SpannerApi) -> Self {
+        Self { api: api.clone() }
     }
 
     /// The versions of the tables that are missing: 1 has the records, 2 the ledger, 3 the outbox.
@@ -155,13 +161,31 @@ impl SpannerTables {
         let guard = self.texts(include_str!("migrations/guard.sql")).await?;
         let key = self.texts(include_str!("migrations/ledger_key.sql")).await?;
         findings.extend(ledger_findings(guard.is_empty(), &key));
-        let policies = self.api.read(&SqlStatement::new(include_str!("migrations/policies.sql"))).await?;
-        for row in &policies {
-            let [table, policy] = columns::<2>(&row.values)?;
-            let (table, policy) = (table.as_text()?.unwrap_or_default(), policy.as_text()?.unwrap_or_default());
-            findings.extend(policy_finding(table, policy));
-        }
+        findings.extend(self.policies().await?.iter().filter_map(policy_finding));
         Ok(findings)
+    }
+
+    /// Findings about the tables of the outbox.
+    pub(super) async fn outbox_findings(&self) -> Result<Vec<Finding>> {
+        if self.lack_outbox().await? {
+            return Ok(vec![refuse("tables of the outbox are missing: run `hapax migrate --database`")]);
+        }
+        let policies = self.policies().await?;
+        Ok(policies.iter().filter(|(table, _)| table == OUTBOX_TABLE).filter_map(policy_finding).collect())
+    }
+
+    /// Whether Spanner removes rows of the outbox.
+    pub(super) async fn outbox_has_policy(&self) -> Result<bool> {
+        Ok(self.policies().await?.iter().any(|(table, _)| table == OUTBOX_TABLE))
+    }
+
+    /// The tables with a row deletion policy, and the policies.
+    async fn policies(&self) -> Result<Vec<(String, String)>> {
+        let rows = self.api.read(&SqlStatement::new(include_str!("migrations/policies.sql"))).await?;
+        let text = |value: &SqlValue| value.as_text().map(|text| text.unwrap_or_default().to_owned());
+        rows.iter()
+            .map(|row| columns::<2>(&row.values).and_then(|[table, policy]| Ok((text(table)?, text(policy)?))))
+            .collect()
     }
 
     async fn missing_statements(&self) -> Result<Vec<TableStatement>> {
@@ -202,8 +226,8 @@ fn ledger_findings(lacks_guard: bool, key: &[String]) -> Vec<Finding> {
 }
 
 /// The finding about a policy that removes rows that are still needed.
-fn policy_finding(table: &str, policy: &str) -> Option<Finding> {
-    let (_, column) = POLICIES.into_iter().find(|(name, _)| *name == table)?;
+fn policy_finding((table, policy): &(String, String)) -> Option<Finding> {
+    let (_, column) = POLICIES.into_iter().find(|(name, _)| name == table)?;
     let Some(days) = tables::kept_days(policy, column) else {
         return Some(refuse(format!(
             "the row deletion policy of {table} removes rows that are still needed: replace it by OLDER_THAN({column}, \
@@ -288,15 +312,16 @@ mod tests {
 
     #[test]
     fn a_policy_that_removes_what_is_needed_is_refused() {
-        assert_eq!(policy_finding("hapax_ledger", "OLDER_THAN(created_at, INTERVAL 90 DAY)"), None);
-        assert_eq!(policy_finding("hapax_outbox", "OLDER_THAN(published_at, INTERVAL 1 DAY)"), None);
-        assert_eq!(policy_finding("hapax_record", "OLDER_THAN(expires_at, INTERVAL 1 DAY)"), None);
+        let finding = |table: &str, policy: &str| policy_finding(&(table.to_owned(), policy.to_owned()));
+        assert_eq!(finding("hapax_ledger", "OLDER_THAN(created_at, INTERVAL 90 DAY)"), None);
+        assert_eq!(finding("hapax_outbox", "OLDER_THAN(published_at, INTERVAL 1 DAY)"), None);
+        assert_eq!(finding("hapax_record", "OLDER_THAN(expires_at, INTERVAL 1 DAY)"), None);
         for (table, policy) in [
             ("hapax_ledger", "OLDER_THAN(created_at, INTERVAL 13 DAY)"),
             ("hapax_ledger", "TRUE"),
             ("hapax_outbox", "OLDER_THAN(created_at, INTERVAL 90 DAY)"),
         ] {
-            assert!(policy_finding(table, policy).is_some(), "{table} {policy}");
+            assert!(finding(table, policy).is_some(), "{table} {policy}");
         }
     }
 }

@@ -112,6 +112,9 @@ pub(super) enum TransactionMode {
 pub(super) struct ReadOnlyOptions {
     #[prost(bool, tag = "1")]
     pub(super) strong: bool,
+    /// Whether the answer tells the time of the snapshot.
+    #[prost(bool, tag = "6")]
+    pub(super) returns_time: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -133,6 +136,18 @@ pub(super) struct ResultSetMetadata {
 pub(super) struct BegunTransaction {
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) id: Bytes,
+    /// The time of its snapshot, if it only reads.
+    #[prost(message, optional, tag = "2")]
+    pub(super) snapshot: Option<SnapshotTime>,
+}
+
+/// A time as `google.protobuf.Timestamp` has it.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct SnapshotTime {
+    #[prost(int64, tag = "1")]
+    pub(super) seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub(super) nanos: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]

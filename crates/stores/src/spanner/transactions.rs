@@ -105,7 +105,7 @@ impl SpannerApi {
 
     /// A transaction that sees what was committed before its first statement, and nothing that comes later.
     pub(super) fn snapshot() -> TransactionSelector {
-        begin(TransactionMode::ReadOnly(ReadOnlyOptions { strong: true }))
+        begin(TransactionMode::ReadOnly(ReadOnlyOptions { strong: true, returns_time: true }))
     }
 
     async fn read_once(&self, statement: &SqlStatement) -> SpannerResult<Vec<SqlList>> {
@@ -143,7 +143,7 @@ impl SpannerApi {
         decide: &(impl Fn(Vec<SqlList>) -> Result<TransactionEnd<R>> + Send + Sync),
         tries: &mut TransactionTries,
     ) -> SpannerResult<R> {
-        let (session, SqlAnswer { rows, transaction }) = self.session().await?.begin(statement).await?;
+        let (session, SqlAnswer { rows, transaction, .. }) = self.session().await?.begin(statement).await?;
         let Some(transaction) = transaction else {
             return Err(SpannerFailure::Failed(not_applied("Spanner has not begun a transaction")));
         };

@@ -47,6 +47,16 @@ impl SqlStatement {
         self.with(name, SqlValue::list(values), SqlType { code: ARRAY, element: Some(Box::new(plain(BYTES))) })
     }
 
+    pub(super) fn all_integers(self, name: &str, values: &[i64]) -> Self {
+        let values = values.iter().map(|value| SqlValue::integer(*value)).collect();
+        self.with(name, SqlValue::list(values), SqlType { code: ARRAY, element: Some(Box::new(plain(INT64))) })
+    }
+
+    pub(super) fn all_texts(self, name: &str, values: Vec<String>) -> Self {
+        let values = values.into_iter().map(SqlValue::text).collect();
+        self.with(name, SqlValue::list(values), SqlType { code: ARRAY, element: Some(Box::new(plain(STRING))) })
+    }
+
     fn with(mut self, name: &str, value: SqlValue, sql_type: SqlType) -> Self {
         self.params.fields.insert(name.to_owned(), value);
         self.types.insert(name.to_owned(), sql_type);
@@ -108,6 +118,30 @@ impl SqlValue {
         BASE64_STANDARD.decode(text).map(Bytes::from).map_err(|error| unexpected().caused_by(error))
     }
 
+    /// The 16 bytes of an id.
+    pub(super) fn as_id(&self) -> Result<[u8; 16]> {
+        self.as_bytes()?[..].try_into().map_err(|error| unexpected().caused_by(error))
+    }
+
+    pub(super) fn as_flag(&self) -> Result<bool> {
+        match self.kind {
+            Some(SqlKind::Bool(value)) => Ok(value),
+            Some(SqlKind::Text(_) | SqlKind::Number(_) | SqlKind::Null(_) | SqlKind::List(_)) | None => {
+                Err(unexpected())
+            }
+        }
+    }
+
+    /// The values of an array or of a struct.
+    pub(super) fn as_list(&self) -> Result<&[Self]> {
+        match &self.kind {
+            Some(SqlKind::List(list)) => Ok(&list.values),
+            Some(SqlKind::Text(_) | SqlKind::Number(_) | SqlKind::Null(_) | SqlKind::Bool(_)) | None => {
+                Err(unexpected())
+            }
+        }
+    }
+
     pub(super) fn as_integer(&self) -> Result<i64> {
         let text = self.as_text()?.ok_or_else(unexpected)?;
         text.parse().map_err(|error| unexpected().caused_by(error))
@@ -124,7 +158,7 @@ pub(super) fn columns<const N: usize>(values: &[SqlValue]) -> Result<&[SqlValue;
     values.try_into().map_err(|error| unexpected().caused_by(error))
 }
 
-fn unexpected() -> Error {
+pub(super) fn unexpected() -> Error {
     Error::new(ErrorKind::Damaged, "Spanner has answered with a value that does not fit the tables")
 }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod memory;
 pub(crate) mod postgres;
+pub(crate) mod spanner;
 pub(crate) mod sqlite;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hapax_core::ledger::{
     Call, Fault, FaultKind, Finished, FoundRow, LedgerVerdict, OutboxRow, Row, Transaction, Tried, TriedClaims,
 };
+use hapax_core::outbox::{OutgoingEvent, bucket_of};
 use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule};
 
 use super::faults::SpannerStatementError;
@@ -96,9 +97,7 @@ impl Transaction for SpannerStatements<'_> {
         }
         if finished == rows.len() {
             for event in events {
-                let number = state.events;
-                state.events += 1;
-                state.changes.push(emitted(namespace, event, number));
+                state.add_event(&outgoing(namespace, event));
             }
         }
         Ok(finished)
@@ -176,22 +175,25 @@ fn ended(namespace: &str, row: &Finished) -> Mutation {
     Mutation { kind: Some(MutationKind::Update(written("hapax_ledger", columns))) }
 }
 
-fn emitted(namespace: &str, event: &OutboxRow, number: i64) -> Mutation {
-    let headers: BTreeMap<_, _> = event.headers.iter().map(|(name, value)| (name, value)).collect();
+/// The change that inserts an event, which is the `number`-th of its transaction.
+pub(super) fn emitted(event: &OutgoingEvent, number: i64) -> Mutation {
+    let headers: BTreeMap<_, _> =
+        event.headers.iter().map(|(name, value)| (name, String::from_utf8_lossy(value))).collect();
     let headers = serde_json::to_string(&headers).expect("texts can be written as JSON");
     let text = |value: &Option<String>| value.clone().map_or_else(SqlValue::null, SqlValue::text);
-    let key = event.ordering_key.as_ref().map_or_else(SqlValue::null, |key| SqlValue::bytes(key));
+    let bytes = |value: Option<&[u8]>| value.map_or_else(SqlValue::null, SqlValue::bytes);
+    let operation = event.operation.as_ref().map(|operation| &operation.as_bytes()[..]);
     insert(
         "hapax_outbox",
         vec![
-            ("bucket", SqlValue::integer(event.bucket().into())),
+            ("bucket", SqlValue::integer(bucket_of(&event.order()).into())),
             ("created_at", SqlValue::commit_time()),
             ("seq", SqlValue::integer(number)),
             ("event_id", SqlValue::bytes(event.id.as_bytes())),
-            ("namespace", SqlValue::text(namespace.to_owned())),
-            ("operation", SqlValue::bytes(event.operation.as_bytes())),
-            ("n", SqlValue::integer(event.number.into())),
-            ("okey", key),
+            ("namespace", SqlValue::text(event.namespace.clone())),
+            ("operation", bytes(operation)),
+            ("n", event.number.map_or_else(SqlValue::null, |number| SqlValue::integer(number.into()))),
+            ("okey", bytes(event.ordering_key.as_deref())),
             ("topic", SqlValue::text(event.topic.clone())),
             ("type", text(&event.kind)),
             ("source", text(&event.source)),
@@ -202,6 +204,21 @@ fn emitted(namespace: &str, event: &OutboxRow, number: i64) -> Mutation {
             ("payload", SqlValue::bytes(&event.payload)),
         ],
     )
+}
+
+/// An event of an operation.
+fn outgoing(namespace: &str, row: &OutboxRow) -> OutgoingEvent {
+    OutgoingEvent {
+        namespace: namespace.to_owned(),
+        operation: Some(row.operation),
+        number: Some(row.number),
+        ordering_key: row.ordering_key.clone(),
+        kind: row.kind.clone(),
+        source: row.source.clone(),
+        content_type: row.content_type.clone(),
+        headers: row.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        ..OutgoingEvent::new(row.id, row.topic.clone(), row.payload.clone())
+    }
 }
 
 /// The change of a failed attempt: its number, whether it is the first one, and whether it closes the operation.

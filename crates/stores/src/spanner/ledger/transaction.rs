@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::ledger::{Call, Fault, FaultKind, FoundRow};
+use hapax_core::outbox::OutgoingEvent;
 use hapax_core::{Error, OperationId, Result};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use super::faults::{SpannerStatementError, at_commit, before_commit};
+use super::statements;
 use crate::spanner::answers::{SpannerFailure, SpannerResult};
 use crate::spanner::api::{LentSession, SpannerApi};
 use crate::spanner::messages::{CommitTransaction, Mutation, Selected, SqlList, TransactionSelector};
@@ -94,7 +96,19 @@ impl SpannerTransaction {
         self.state.lock().await.end().await;
     }
 
-    pub(super) async fn query(&self, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
+    /// Random bytes for the id of an event.
+    pub(in crate::spanner) fn random(&self) -> [u8; 16] {
+        let mut random = [0; 16];
+        self.api.runtime().fill_random(&mut random);
+        random
+    }
+
+    /// Adds an event to the changes.
+    pub(in crate::spanner) async fn add_event(&self, event: &OutgoingEvent) {
+        self.state.lock().await.add_event(event);
+    }
+
+    pub(in crate::spanner) async fn query(&self, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
         self.state.lock().await.query(&self.api, statement).await
     }
 
@@ -153,6 +167,12 @@ impl SpannerTransaction {
 }
 
 impl TransactionState {
+    /// Adds an event to the changes.
+    pub(super) fn add_event(&mut self, event: &OutgoingEvent) {
+        self.changes.push(statements::emitted(event, self.events));
+        self.events += 1;
+    }
+
     async fn query(&mut self, api: &SpannerApi, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
         self.refuse_if_broken().await?;
         let mut session = self.session.take().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;

@@ -10,18 +10,25 @@ CREATE TABLE hapax_outbox (
   namespace    STRING(255) NOT NULL,
   operation    BYTES(16),
   n            INT64,
-  okey         BYTES(1024),
-  topic        STRING(1024) NOT NULL,
-  type         STRING(1024),
-  source       STRING(1024),
-  content_type STRING(1024),
+  okey         BYTES(255),
+  topic        STRING(255) NOT NULL,
+  type         STRING(255),
+  source       STRING(255),
+  content_type STRING(255),
   headers      STRING(MAX) NOT NULL,
   is_open      BOOL,
-  aside        BYTES(1024),
+  aside        BYTES(255),
   state        INT64 NOT NULL,
   published_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
   payload      BYTES(1000000) NOT NULL,
-  size         INT64 NOT NULL AS (BYTE_LENGTH(payload) + BYTE_LENGTH(headers)) STORED,
+  size         INT64 AS (BYTE_LENGTH(payload) + IF(headers = '{}', 0, BYTE_LENGTH(headers))) STORED,
+  CONSTRAINT hapax_outbox_ids CHECK (BYTE_LENGTH(event_id) = 16 AND IFNULL(BYTE_LENGTH(operation), 16) = 16),
+  CONSTRAINT hapax_outbox_bucket CHECK (bucket BETWEEN 0 AND 63),
+  CONSTRAINT hapax_outbox_names CHECK (
+    BYTE_LENGTH(topic) BETWEEN 1 AND 255 AND IFNULL(BYTE_LENGTH(okey), 1) > 0 AND BYTE_LENGTH(namespace) <= 255
+    AND IFNULL(BYTE_LENGTH(type), 0) <= 255 AND IFNULL(BYTE_LENGTH(source), 0) <= 255
+    AND IFNULL(BYTE_LENGTH(content_type), 0) <= 255
+  ),
 ) PRIMARY KEY (bucket, created_at, seq, event_id),
   ROW DELETION POLICY (OLDER_THAN(published_at, INTERVAL 30 DAY));
 CREATE UNIQUE INDEX hapax_outbox_event ON hapax_outbox (event_id);
@@ -30,12 +37,12 @@ CREATE NULL_FILTERED INDEX hapax_outbox_open ON hapax_outbox (bucket, is_open, c
 CREATE NULL_FILTERED INDEX hapax_outbox_aside ON hapax_outbox (aside, created_at, seq, event_id);
 -- Keys whose rows are not published until an operator decides: the ordering key, or the id of an event without one.
 CREATE TABLE hapax_parked (
-  okey       BYTES(1024) NOT NULL,
+  okey       BYTES(255) NOT NULL,
   bucket     INT64 NOT NULL,
   created_at TIMESTAMP NOT NULL,
   seq        INT64 NOT NULL,
   event_id   BYTES(16) NOT NULL,
-  topic      STRING(1024) NOT NULL,
+  topic      STRING(255) NOT NULL,
   reason     STRING(MAX) NOT NULL,
   parked_at  TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
   resumed_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
