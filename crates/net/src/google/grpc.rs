@@ -38,6 +38,10 @@ const MAX_HEADER: u32 = 4 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How much later than we the service ends a call that nobody waits for. It must not be the first one to do so: a
+/// connection that gives no answer in time is left.
+const NOTICE: Duration = Duration::from_millis(500);
+
 /// A service of Google Cloud, or a stand-in.
 #[derive(Clone, Debug)]
 pub struct GoogleEndpoint {
@@ -129,7 +133,7 @@ impl GoogleClient {
         Ok(Self { connection, endpoint, connector, credentials, runtime })
     }
 
-    /// Makes a call, and returns its answer. If the service does not take the credentials, it tries others once.
+    /// Makes a call, and returns its answer. The service learns how long we wait, and does nothing much later. If the service does not take the credentials, it tries others once.
     /// After a call without an answer in time, later calls take a new connection: the old one may be cut without a
     /// sign of it.
     ///
@@ -149,6 +153,7 @@ impl GoogleClient {
             Box::pin(async move {
                 let mut request = Request::new(call.request.clone());
                 authorize(request.metadata_mut(), token, &call.route)?;
+                request.set_timeout(call.limit + NOTICE);
                 is_sent.store(true, Ordering::Release);
                 let (path, codec) = (PathAndQuery::from_static(call.path), ProstCodec::<Q, R>::default());
                 let answer = self.grpc().await?.unary(request, path, codec).await;

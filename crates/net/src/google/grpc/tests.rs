@@ -29,6 +29,8 @@ fn request(limit: Duration) -> GoogleCall<Text> {
 /// A service that takes one token, and notes those that come.
 struct OneToken {
     address: String,
+    /// How long each call is waited for, as the service learns it.
+    limits: Arc<Mutex<Vec<String>>>,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
@@ -37,23 +39,30 @@ impl OneToken {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-        let noted = Arc::clone(&seen);
+        let limits: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = (Arc::clone(&seen), Arc::clone(&limits));
         Tokio::current().spawn(Box::pin(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                Tokio::current().spawn(Box::pin(serve(stream, taken, Arc::clone(&noted))));
+                Tokio::current().spawn(Box::pin(serve(stream, taken, noted.clone())));
             }
         }));
-        Self { address, seen }
+        Self { address, limits, seen }
     }
 }
 
 /// Refuses behind the head of an answer, as the front of Google does in the middle of a stream.
-async fn serve(stream: TcpStream, taken: &'static str, seen: Arc<Mutex<Vec<String>>>) {
+async fn serve(
+    stream: TcpStream,
+    taken: &'static str,
+    (seen, limits): (Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<String>>>),
+) {
     let mut connection = h2::server::handshake(stream).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         let token = request.headers()[http::header::AUTHORIZATION].to_str().unwrap().to_owned();
         let is_taken = token == format!("Bearer {taken}");
         seen.lock().push(token);
+        let limit = request.headers().get("grpc-timeout").map(|limit| limit.to_str().unwrap().to_owned());
+        limits.lock().extend(limit);
         let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
         let mut body = respond.send_response(head, false).unwrap();
         if is_taken {
@@ -104,6 +113,8 @@ async fn a_call_whose_token_is_refused_is_sent_once_more_with_another_one() {
     client.call::<_, Text>(request(LONG)).await.unwrap();
     assert_eq!(*service.seen.lock(), ["Bearer first", "Bearer second", "Bearer second"]);
     assert_eq!(tokens.asked().len(), 2);
+    let limits = service.limits.lock().clone();
+    assert!(limits.len() == 3 && limits.iter().all(|limit| limit.starts_with("205")), "20.5 s each: {limits:?}");
     // Nothing helps if no token is taken.
     let (_tokens, found) = credentials(&folder, &["third", "fourth"]).await;
     let failure = client_with(&service.address, found).call::<_, Text>(request(LONG)).await.unwrap_err();
