@@ -1,5 +1,7 @@
 //! The five operations, and purges. Each is a transaction of one read and one commit.
 
+use std::time::Duration;
+
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::store::{Inserted, StoredRecord, Swapped, is_unchanged, observe};
 use hapax_core::{RecordKey, Result, Timestamp, Token};
@@ -13,6 +15,10 @@ use crate::errors::not_applied;
 
 /// How often a begin looks again after another one was faster.
 const TRIES: usize = 8;
+
+/// How far the servers of Spanner may differ, with room to spare. A record that was written by this much later than now
+/// was written now.
+const SKEW: Duration = Duration::from_secs(2);
 
 /// The records of a database.
 #[derive(Clone, Debug)]
@@ -100,8 +106,11 @@ impl SpannerRecords {
     }
 
     pub(super) async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
-        if seen.live().is_none() {
-            return Ok(Swapped::Changed);
+        let Some(live) = seen.live() else { return Ok(Swapped::Changed) };
+        // The next token may come from a server whose clock is behind, and must be larger.
+        let ahead = Timestamp(live.token.0).since(seen.now);
+        if ahead < SKEW {
+            self.api.runtime().sleep(ahead).await;
         }
         self.replace(rk, seen, |_| row::remove([&rk.as_bytes()[..]].into_iter())).await
     }
@@ -153,8 +162,15 @@ impl SpannerRecords {
             Some(_) => Some(row::stored_record(rk, record)?),
             None => None,
         };
-        Ok(FoundRecord { now: self.api.clock(now.as_time()?), stored })
+        Ok(FoundRecord { now: not_before(self.api.clock(now.as_time()?), stored.as_ref()), stored })
     }
+}
+
+/// The time of a statement. It was read before the statement waited for the lock of the record, perhaps on a server
+/// whose clock is behind.
+fn not_before(now: Timestamp, stored: Option<&StoredRecord>) -> Timestamp {
+    let written = stored.map_or(now, |stored| stored.armed_at);
+    if written > now && written.since(now) < SKEW { written } else { now }
 }
 
 fn statement(rk: &RecordKey) -> SqlStatement {
