@@ -72,8 +72,8 @@ pub use postgres::{
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "spanner")]
 pub use spanner::{
-    HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerOutbox, SpannerProcess, SpannerStatementError,
-    SpannerTables, SpannerTransaction, SpannerUrl,
+    HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerOutbox, SpannerProcess, SpannerRow,
+    SpannerStatement, SpannerStatementError, SpannerTables, SpannerTransaction, SpannerUrl,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{

@@ -51,7 +51,8 @@ use crate::turns::Turns;
 
 pub use self::database::SpannerTables;
 pub use self::ledger::{
-    HandleSpannerJobs, SpannerEntry, SpannerLedger, SpannerProcess, SpannerStatementError, SpannerTransaction,
+    HandleSpannerJobs, SpannerEntry, SpannerLedger, SpannerProcess, SpannerRow, SpannerStatement,
+    SpannerStatementError, SpannerTransaction, SpannerValue,
 };
 pub use self::outbox::SpannerOutbox;
 pub use self::url::SpannerUrl;

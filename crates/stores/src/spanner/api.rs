@@ -17,8 +17,8 @@ use super::SpannerUrl;
 use super::answers::{SpannerFailure, SpannerResult};
 use super::messages::{
     AdminOperation, CommitRequest, CommitResponse, CommitTransaction, CreateSessionRequest, ExecuteSqlRequest,
-    Mutation, NoFields, ResultSet, RollbackRequest, Selected, SessionName, SnapshotTime, SqlList, TransactionMode,
-    TransactionOptions, TransactionSelector,
+    Mutation, NoFields, ResultSet, RollbackRequest, RowField, Selected, SessionName, SnapshotTime, SqlList,
+    TransactionMode, TransactionOptions, TransactionSelector,
 };
 use super::values::SqlStatement;
 use crate::errors::not_applied;
@@ -79,6 +79,10 @@ pub(super) struct LentSession {
 /// The result of a statement.
 pub(super) struct SqlAnswer {
     pub(super) rows: Vec<SqlList>,
+    /// The columns of the rows.
+    pub(super) fields: Vec<RowField>,
+    /// How many rows the statement has changed.
+    pub(super) changed: u64,
     /// The transaction that the statement has begun.
     pub(super) transaction: Option<Bytes>,
     /// The time of its snapshot, if it only reads: everything that was committed until then, and nothing else.
@@ -237,10 +241,15 @@ impl LentSession {
             seqno: self.statements,
         };
         let answer: ResultSet = self.call("/google.spanner.v1.Spanner/ExecuteSql", request).await?;
-        let begun = answer.metadata.and_then(|metadata| metadata.transaction);
+        let (row_type, begun) = match answer.metadata {
+            Some(metadata) => (metadata.row_type, metadata.transaction),
+            None => (None, None),
+        };
+        let fields = row_type.map_or_else(Vec::new, |row_type| row_type.fields);
+        let changed = answer.stats.map_or(0, |stats| stats.changed.unsigned_abs());
         let snapshot = begun.as_ref().and_then(|begun| begun.snapshot).map(micros);
         let transaction = begun.map(|begun| begun.id).filter(|id| !id.is_empty());
-        Ok(SqlAnswer { rows: answer.rows, transaction, snapshot })
+        Ok(SqlAnswer { rows: answer.rows, fields, changed, transaction, snapshot })
     }
 
     /// Begins a transaction that writes, with its first statement. If it fails, the session is gone.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! transaction.rs  a read-write transaction: statements, changes, commit
+//! sql.rs          statements of the service, their parameters and rows
 //! statements.rs   claim, read and finish in it
 //! entry.rs        a claimed operation in a transaction of the caller's own
 //! handlers.rs     handlers of one call or of many; process.rs hands them the messages of a worker
@@ -12,6 +13,7 @@ mod entry;
 mod faults;
 mod handlers;
 mod process;
+mod sql;
 mod statements;
 mod transaction;
 
@@ -31,6 +33,7 @@ pub use self::faults::SpannerStatementError;
 use self::faults::{before_commit, message};
 use self::handlers::{ManySpannerCalls, OneSpannerCall, SpannerBatch, SpannerHandler};
 pub use self::process::{HandleSpannerJobs, SpannerProcess};
+pub use self::sql::{SpannerRow, SpannerStatement, SpannerValue};
 use self::statements::SpannerStatements;
 pub use self::transaction::SpannerTransaction;
 use super::SpannerUrl;
@@ -49,13 +52,14 @@ use crate::spread;
 /// # async fn transfer() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use hapax::gate::Failure;
 /// use hapax::ledger::{Call, Entry, Event, Terms};
-/// use hapax::stores::{SpannerLedger, SpannerTransaction};
+/// use hapax::stores::{SpannerLedger, SpannerStatement, SpannerTransaction};
 /// use hapax::{Identity, Key, Scope};
 ///
 /// let ledger = SpannerLedger::connect(&"spanner://shop-4711/main/payments".parse()?, Terms::new("transfers")?)?;
 /// let call = Call::from(Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?));
 /// let transfer = async |transaction: &SpannerTransaction, entry: &mut Entry| {
-///     transaction.execute("UPDATE account SET cents = cents - 5 WHERE id = 1").await?;
+///     let update = SpannerStatement::new("UPDATE account SET cents = cents - @cents WHERE id = @id");
+///     transaction.execute(update.bind("cents", 5).bind("id", "acme")).await?;
 ///     entry.emit(Event::new("transferred", "5"))?;
 ///     Ok::<_, Failure<String>>("transferred".to_owned())
 /// };

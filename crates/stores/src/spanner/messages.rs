@@ -123,13 +123,48 @@ pub(super) struct ResultSet {
     pub(super) metadata: Option<ResultSetMetadata>,
     #[prost(message, repeated, tag = "2")]
     pub(super) rows: Vec<SqlList>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) stats: Option<ResultSetStats>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct ResultSetStats {
+    /// How many rows the statement has changed.
+    #[prost(int64, tag = "3")]
+    pub(super) changed: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResultSetMetadata {
+    #[prost(message, optional, tag = "1")]
+    pub(super) row_type: Option<RowType>,
     /// The transaction that the statement has begun.
     #[prost(message, optional, tag = "2")]
     pub(super) transaction: Option<BegunTransaction>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RowType {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) fields: Vec<RowField>,
+}
+
+/// A column of a row.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RowField {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) column_type: Option<SqlType>,
+}
+
+impl RowField {
+    /// The number of the type, and that of the elements of an array.
+    pub(super) fn types(&self) -> (i32, Option<i32>) {
+        let column_type = self.column_type.as_ref();
+        let element = column_type.and_then(|column_type| column_type.element.as_ref()).map(|element| element.code);
+        (column_type.map_or(0, |column_type| column_type.code), element)
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -113,7 +113,7 @@ impl SpannerOutbox {
             ..event.into_outgoing(id)?
         };
         let exists = SqlStatement::new(include_str!("outbox/exists.sql")).bytes("event", id.as_bytes());
-        if !transaction.query(&exists).await?.is_empty() {
+        if !transaction.rows_of(&exists).await?.is_empty() {
             return Err(not_applied("the operation has written this event before"));
         }
         transaction.add_event(&event).await;

@@ -12,10 +12,13 @@ use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use super::messages::{SqlKind, SqlList, SqlParams, SqlType, SqlValue};
 
 /// The numbers of types.
-const INT64: i32 = 2;
-const STRING: i32 = 6;
-const BYTES: i32 = 7;
-const ARRAY: i32 = 8;
+pub(super) const BOOL: i32 = 1;
+pub(super) const INT64: i32 = 2;
+pub(super) const FLOAT64: i32 = 3;
+pub(super) const TIMESTAMP: i32 = 4;
+pub(super) const STRING: i32 = 6;
+pub(super) const BYTES: i32 = 7;
+pub(super) const ARRAY: i32 = 8;
 
 /// A statement with its parameters.
 #[derive(Clone, Debug)]
@@ -55,6 +58,25 @@ impl SqlStatement {
     pub(super) fn all_texts(self, name: &str, values: Vec<String>) -> Self {
         let values = values.into_iter().map(SqlValue::text).collect();
         self.with(name, SqlValue::list(values), SqlType { code: ARRAY, element: Some(Box::new(plain(STRING))) })
+    }
+
+    /// Gives a parameter a value of the type with this number.
+    pub(super) fn typed(self, name: &str, value: SqlValue, code: i32) -> Self {
+        self.with(name, value, plain(code))
+    }
+
+    /// Gives a parameter a value of the type that the statement expects.
+    pub(super) fn untyped(mut self, name: &str, value: SqlValue) -> Self {
+        self.params.fields.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Gives a parameter a list of values of the type with this number, or of the type that the statement expects.
+    pub(super) fn list_of(self, name: &str, value: SqlValue, element: Option<i32>) -> Self {
+        match element {
+            Some(code) => self.with(name, value, SqlType { code: ARRAY, element: Some(Box::new(plain(code))) }),
+            None => self.untyped(name, value),
+        }
     }
 
     fn with(mut self, name: &str, value: SqlValue, sql_type: SqlType) -> Self {
@@ -145,6 +167,14 @@ impl SqlValue {
     pub(super) fn as_integer(&self) -> Result<i64> {
         let text = self.as_text()?.ok_or_else(unexpected)?;
         text.parse().map_err(|error| unexpected().caused_by(error))
+    }
+
+    /// A time as the service writes it.
+    pub(super) fn as_written_time(&self) -> Result<Timestamp> {
+        let text = self.as_text()?.ok_or_else(unexpected)?;
+        let time = humantime::parse_rfc3339(text).map_err(|error| unexpected().caused_by(error))?;
+        let since = time.duration_since(UNIX_EPOCH).map_err(|error| unexpected().caused_by(error))?;
+        Ok(Timestamp(0).plus(since))
     }
 
     /// A time that the statement has converted by `UNIX_MICROS`.

@@ -11,7 +11,9 @@ use hapax_core::ledger::{Call, Entry, Event, HandlerFailure, LedgerRows, LedgerV
 use hapax_core::runtime::Tokio;
 use hapax_core::store::Severity;
 use hapax_core::{Identity, Key, Scope};
-use hapax_stores::{HandleSpannerJobs, Spanner, SpannerLedger, SpannerTables, SpannerTransaction, SpannerUrl};
+use hapax_stores::{
+    HandleSpannerJobs, Spanner, SpannerLedger, SpannerStatement, SpannerTables, SpannerTransaction, SpannerUrl,
+};
 use hapax_testkit::proxy::{CutPoint, NetworkFault, Proxy};
 use hapax_testkit::servers::SpannerServer;
 use libtest_mimic::Trial;
@@ -64,12 +66,13 @@ fn call(key: &str) -> Call {
     Call::from(Identity::plain().call(&Scope::tenant("shop", "acme").unwrap(), &Key::new(key).unwrap()))
 }
 
-fn insert(entry: &Entry) -> String {
-    format!("INSERT INTO effect (id, operation) VALUES (GENERATE_UUID(), '{}')", entry.operation())
-}
-
 async fn transfer(transaction: &SpannerTransaction, entry: &mut Entry) -> Result<String, Failure<String>> {
-    transaction.execute(&insert(entry)).await?;
+    let insert = SpannerStatement::new("INSERT INTO effect (id, operation) VALUES (GENERATE_UUID(), @operation)");
+    let inserted = transaction.execute(insert.bind("operation", entry.operation().to_string())).await?;
+    let find = SpannerStatement::new("SELECT COUNT(*) AS effects FROM effect WHERE operation = @operation");
+    let found = transaction.query(find.bind("operation", entry.operation().to_string())).await?;
+    // A transaction sees what it has written.
+    assert_eq!((inserted, found[0].int64("effects")?), (1, 1), "the effect is there once");
     entry.emit(Event::new("transferred", "5"))?;
     Ok("transferred".to_owned())
 }

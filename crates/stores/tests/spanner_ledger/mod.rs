@@ -166,7 +166,7 @@ struct Within<'t>(&'t SpannerTransaction);
 #[async_trait(?Send)]
 impl Execute for Within<'_> {
     async fn execute(&self, sql: &str) -> Result<(), BoxError> {
-        Ok(self.0.execute(&translated(sql)).await?)
+        Ok(self.0.execute(&translated(sql)).await.map(drop)?)
     }
 }
 
@@ -177,7 +177,7 @@ impl Execute for SpannerSession {
         if sql.starts_with("savepoint") || sql.starts_with("release savepoint") {
             return self.transaction().map(drop);
         }
-        Ok(self.transaction()?.execute(&translated(sql)).await?)
+        Ok(self.transaction()?.execute(&translated(sql)).await.map(drop)?)
     }
 }
 

@@ -24,7 +24,7 @@ impl SpannerStatements<'_> {
     async fn find(&self, namespace: &str, operations: &[Bytes]) -> Result<Vec<(OperationId, FoundRow)>, Fault> {
         let statement = SqlStatement::new(include_str!("read.sql"));
         let statement = statement.all_bytes("operations", operations).text("namespace", namespace);
-        let rows = self.0.query(&statement).await?;
+        let rows = self.0.rows_of(&statement).await?;
         let found = rows.iter().map(found_row).collect::<Result<Vec<_>>>().map_err(unreadable)?;
         // An operation that has a row is not dead.
         let (dead, mut found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, row)| *row == FoundRow::Dead);

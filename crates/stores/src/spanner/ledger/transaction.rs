@@ -10,9 +10,10 @@ use hapax_core::{Error, OperationId, Result};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
 use super::faults::{SpannerStatementError, at_commit, before_commit};
+use super::sql::{SpannerRow, SpannerStatement};
 use super::statements;
 use crate::spanner::answers::{SpannerFailure, SpannerResult};
-use crate::spanner::api::{LentSession, SpannerApi};
+use crate::spanner::api::{LentSession, SpannerApi, SqlAnswer};
 use crate::spanner::messages::{CommitTransaction, Mutation, Selected, SqlList, TransactionSelector};
 use crate::spanner::transactions::{COMMITS, PAUSE};
 use crate::spanner::values::SqlStatement;
@@ -75,12 +76,28 @@ impl SpannerTransaction {
         Ok(Self { state: Mutex::new(state), api: api.clone(), number, _permit: permit })
     }
 
-    /// Runs a statement of SQL without parameters.
+    /// Runs a statement, a text or one with parameters. Returns how many rows it has changed.
     ///
     /// # Errors
     /// Roll the transaction back. A handler of a ledger passes the error on, and the ledger runs it again if it can.
-    pub async fn execute(&self, sql: &str) -> Result<(), SpannerStatementError> {
-        self.query(&SqlStatement::new(sql.to_owned())).await.map(drop).map_err(SpannerStatementError::from)
+    pub async fn execute(&self, statement: impl Into<SpannerStatement>) -> Result<u64, SpannerStatementError> {
+        let SpannerStatement(statement) = statement.into();
+        Ok(self.run(&statement).await?.changed)
+    }
+
+    /// Runs a query, a text or one with parameters. Returns its rows. What it has read stays as it is until the end of
+    /// the transaction.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub async fn query(
+        &self,
+        statement: impl Into<SpannerStatement>,
+    ) -> Result<Vec<SpannerRow>, SpannerStatementError> {
+        let SpannerStatement(statement) = statement.into();
+        let SqlAnswer { rows, fields, .. } = self.run(&statement).await?;
+        let rows = rows.iter().map(|row| SpannerRow::read(&fields, row)).collect::<Result<_>>();
+        rows.map_err(|error| Fault::new(FaultKind::Failed, error).into())
     }
 
     /// Commits, with the changes of the ledger.
@@ -108,8 +125,13 @@ impl SpannerTransaction {
         self.state.lock().await.add_event(event);
     }
 
-    pub(in crate::spanner) async fn query(&self, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
-        self.state.lock().await.query(&self.api, statement).await
+    /// The rows of a statement.
+    pub(in crate::spanner) async fn rows_of(&self, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
+        Ok(self.run(statement).await?.rows)
+    }
+
+    async fn run(&self, statement: &SqlStatement) -> Result<SqlAnswer, Fault> {
+        self.state.lock().await.run(&self.api, statement).await
     }
 
     /// Begins again without what was done. The claims of before are given back.
@@ -173,7 +195,7 @@ impl TransactionState {
         self.events += 1;
     }
 
-    async fn query(&mut self, api: &SpannerApi, statement: &SqlStatement) -> Result<Vec<SqlList>, Fault> {
+    async fn run(&mut self, api: &SpannerApi, statement: &SqlStatement) -> Result<SqlAnswer, Fault> {
         self.refuse_if_broken().await?;
         let mut session = self.session.take().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;
         // Also if this future is dropped.
@@ -191,14 +213,14 @@ impl TransactionState {
             }),
         };
         self.is_broken = matches!(answer, Err(SpannerFailure::Unclear(_)));
-        let answer = answer.map_err(|failure| {
+        let mut answer = answer.map_err(|failure| {
             api.note(&failure);
             before_commit(failure)
         })?;
         if self.id.is_none() {
-            self.id = answer.transaction;
+            self.id = answer.transaction.take();
         }
-        Ok(answer.rows)
+        Ok(answer)
     }
 
     /// Ends a transaction one of whose statements may or may not have run.
