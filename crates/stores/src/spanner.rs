@@ -24,7 +24,11 @@ mod messages;
 mod outbox;
 mod records;
 mod row;
+#[cfg(test)]
+mod stand_in;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod transactions;
 mod url;
 mod values;

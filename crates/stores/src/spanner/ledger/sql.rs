@@ -224,7 +224,18 @@ macro_rules! from {
     )+};
 }
 
-from! { bool => Bool, i32 => Int64, u32 => Int64, i64 => Int64, f64 => Float64, &str => String, String => String, Bytes => Bytes, Vec<u8> => Bytes, Timestamp => Timestamp }
+from! {
+    bool => Bool,
+    i32 => Int64,
+    u32 => Int64,
+    i64 => Int64,
+    f64 => Float64,
+    &str => String,
+    String => String,
+    Bytes => Bytes,
+    Vec<u8> => Bytes,
+    Timestamp => Timestamp
+}
 
 impl<T: Into<Self>> From<Option<T>> for SpannerValue {
     fn from(value: Option<T>) -> Self {
