@@ -73,7 +73,7 @@ pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "spanner")]
 pub use spanner::{
     HandleSpannerJobs, Spanner, SpannerEntry, SpannerLedger, SpannerOutbox, SpannerProcess, SpannerRow,
-    SpannerStatement, SpannerStatementError, SpannerTables, SpannerTransaction, SpannerUrl,
+    SpannerStatement, SpannerStatementError, SpannerTables, SpannerTransaction, SpannerUrl, SpannerValue,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{

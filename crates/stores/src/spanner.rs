@@ -1,4 +1,5 @@
-//! Google Cloud Spanner: the records, one row each, written in transactions; the ledger in those of a service; its outbox.
+//! Google Cloud Spanner: the records, one row each, written in transactions; the ledger in those of a service; and its
+//! outbox.
 //!
 //! The servers of Spanner agree on the time within milliseconds, so `CURRENT_TIMESTAMP()` judges leases and lifetimes.
 //!

@@ -133,7 +133,8 @@ impl GoogleClient {
         Ok(Self { connection, endpoint, connector, credentials, runtime })
     }
 
-    /// Makes a call, and returns its answer. The service learns how long we wait, and does nothing much later. If the service does not take the credentials, it tries others once.
+    /// Makes a call, and returns its answer. The service learns how long we wait, and does nothing much later. If the
+    /// service does not take the credentials, it tries others once.
     /// After a call without an answer in time, later calls take a new connection: the old one may be cut without a
     /// sign of it.
     ///

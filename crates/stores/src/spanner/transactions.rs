@@ -17,8 +17,8 @@ use crate::errors::not_applied;
 /// How long a transaction runs again and again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a call of a handle of its own waits behind calls of others, whose executor may be blocked. A call takes less
-/// unless it is aborted again and again, or gets late answers.
+/// How long a call of a handle of its own waits behind calls of others, whose executor may be blocked. A call takes
+/// less unless it is aborted again and again, or gets late answers.
 pub(super) const LONGEST: Duration = Duration::from_secs(15);
 
 /// The pause before a transaction runs again. It doubles each time.

@@ -1,4 +1,4 @@
-//! The ledger in the emulator of Spanner: commits that are cut, transactions that are aborted, a worker, and its tables.
+//! The ledger in the emulator of Spanner: commits that are cut, transactions that are aborted, a worker, and tables.
 
 use std::cell::Cell;
 use std::sync::Arc;

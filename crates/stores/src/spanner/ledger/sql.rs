@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_statement_shows_no_value() {
-        let statement = SpannerStatement::new("SELECT @a").bind("a", "secret").bind("b", None::<i64>);
+        let statement = SpannerStatement::new("@a").bind("a", "secret").bind("b", None::<i64>);
         assert!(!format!("{statement:?}").contains("secret"));
         let list = statement.bind("c", [1_i64, 2].into_iter().collect::<SpannerValue>());
         assert_eq!(list.0.params.fields.len(), 3);

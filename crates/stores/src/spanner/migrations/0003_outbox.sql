@@ -1,7 +1,7 @@
 -- Events that leave after the commit. Rows of one transaction share `created_at`; `seq` is their order in it. Buckets
 -- come first, so that the table does not grow at one end. `state` is 0 while the row is open, 1: published, 2: set
--- aside, 3: dropped. `is_open` is true while it is 0, and `aside` is the key while it is 2. Otherwise they are null, and
--- the row is not in their index.
+-- aside, 3: dropped. `is_open` is true while it is 0, and `aside` is the key while it is 2. Otherwise they are null,
+-- and the row is not in their index.
 CREATE TABLE hapax_outbox (
   bucket       INT64 NOT NULL,
   created_at   TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),

@@ -1,4 +1,4 @@
--- How many rows are open, @most at most; the oldest one whose key is not parked; how many keys are parked; and the time.
+-- How many rows are open, @most at most; the oldest one whose key is not parked; how many keys are parked; the time.
 @{spanner_emulator.disable_query_null_filtered_index_check=true}
 SELECT (SELECT COUNT(*)
           FROM (SELECT bucket FROM hapax_outbox@{FORCE_INDEX=hapax_outbox_open} WHERE is_open IS NOT NULL LIMIT @most)),

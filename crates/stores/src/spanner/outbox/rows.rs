@@ -57,14 +57,14 @@ pub(super) fn read_rewinds(rows: &[SqlList]) -> Result<Rewinds> {
 }
 
 /// An event with its row.
-pub(super) struct StoredEvent {
+pub(super) struct EventInRow {
     pub(super) place: RowPlace,
     pub(super) state: RowState,
     pub(super) event: OutgoingEvent,
 }
 
 /// Reads the columns of `rows.sql`.
-pub(super) fn stored_event(row: &SqlList) -> Result<StoredEvent> {
+pub(super) fn stored_event(row: &SqlList) -> Result<EventInRow> {
     let [
         bucket,
         created_at,
@@ -98,7 +98,7 @@ pub(super) fn stored_event(row: &SqlList) -> Result<StoredEvent> {
         payload: payload.as_bytes()?.into(),
         created_at: place.created_at,
     };
-    Ok(StoredEvent { place, state: row_state(state)?, event: stored.into() })
+    Ok(EventInRow { place, state: row_state(state)?, event: stored.into() })
 }
 
 fn row_state(value: &SqlValue) -> Result<RowState> {
