@@ -33,6 +33,11 @@ pub use place::StorePlace;
 ///     Ok(())
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no journal",
+    label = "does not implement `Journal`",
+    note = "pass `hapax::journal::MemoryJournal`, a `FileJournal`, or implement `Journal`"
+)]
 #[async_trait]
 pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// Appends an entry. When this returns, the entry survives a crash.

@@ -27,7 +27,7 @@ pub use ids::{EventId, OperationId, RecordKey};
 
 /// The client's name for its operation: 1 to 1,024 bytes, compared byte by byte.
 ///
-/// Transports may be stricter: HTTP accepts up to 255 visible ASCII characters.
+/// Transports may be stricter: HTTP accepts up to 255 printable ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Box<[u8]>);
 

@@ -1,6 +1,7 @@
 //! The protocol of Hapax, independent of transports and backends.
 //!
 //! ```text
+//! canonical.rs  JSON in a form in which two texts of one value are the same (feature canonical-json)
 //! key.rs      names an operation: Scope, Key, Identity → RecordKey, Fingerprint, Call
 //! record.rs   the record of an operation, and its form as one stored value
 //! machine.rs  the whole protocol as pure functions: observation + request → reply or change
@@ -22,6 +23,8 @@
 //!
 //! This crate contains no HTTP type, no driver and no code for a certain broker.
 
+#[cfg(feature = "canonical-json")]
+mod canonical;
 #[doc(hidden)]
 pub mod chaos;
 mod error;
@@ -60,6 +63,8 @@ pub mod testing;
 #[cfg(feature = "worker")]
 pub mod worker;
 
+#[cfg(feature = "canonical-json")]
+pub use canonical::canonical_json;
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;
 pub use journal::Journal;

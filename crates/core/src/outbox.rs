@@ -43,6 +43,11 @@ pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey, Reopened};
 ///
 /// # Cancel safety
 /// Dropping the future of an operation leaves its outcome unknown. Repeating it is always safe.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no outbox",
+    label = "does not implement `Outbox`",
+    note = "pass an outbox of `hapax::stores`, or implement `Outbox`"
+)]
 #[async_trait]
 pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// Reads open rows: of each bucket those from its cursor on, in the order of their ids, up to its limit. One

@@ -43,6 +43,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// assert!(measured(&runtime, runtime.sleep(Duration::from_millis(1))).await >= Duration::from_millis(1));
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no runtime",
+    label = "does not implement `Runtime`",
+    note = "pass `hapax::runtime::Tokio::current()` (feature `tokio`), or implement `Runtime`"
+)]
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// Runs a task to its end in the background.
     fn spawn(&self, task: BoxFuture<'static, ()>);

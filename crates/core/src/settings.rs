@@ -167,6 +167,11 @@ pub enum OnLapse {
 /// #     async fn charge_by_transaction(&self, _: &str) -> Result<Option<String>, BoxError> { Ok(None) }
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no probe",
+    label = "does not implement `Probe`",
+    note = "implement `hapax::Probe`, which asks the processor of the effect whether it happened"
+)]
 #[async_trait]
 pub trait Probe: fmt::Debug + Send + Sync + 'static {
     /// Returns what is known about the operation. At most one probe runs at a time for each key of a process.

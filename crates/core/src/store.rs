@@ -48,6 +48,11 @@ pub use protocol::Protocol;
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no store of records",
+    label = "does not implement `Store`",
+    note = "pass `hapax::store::Memory`, or a store of `hapax::stores`, each of which is a feature of hapax"
+)]
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Grants the operation if it has no live record, otherwise returns what is stored.

@@ -54,7 +54,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use engine::Engine;
 
-pub use identity::{Bucket, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
+pub use identity::{Bucket, EVENT_RULE, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
 pub use redrive::RedriveSource;
 pub use reopen::{RecordReopener, Reopen, ReopenedLetter};
 pub use watermark::Watermark;

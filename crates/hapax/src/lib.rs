@@ -4,8 +4,8 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! use std::sync::Arc;
+//! use hapax::prelude::*;
 //! use hapax::store::Memory;
-//! use hapax::{Gate, Identity, Key, Scope, Settings};
 //!
 //! let store = Memory::new();
 //! let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
@@ -44,13 +44,42 @@
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
 //! | `sqs` | `brokers::SqsSource`: messages from a queue of AWS SQS; `SqsSink`: events to it |
 //! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |
+//!
+//! Three names stand for two types each, of which a program usually needs one:
+//!
+//! | in the root, or for the gate | elsewhere |
+//! |---|---|
+//! | [`Call`]: a key in its scope, for a gate | [`ledger::Call`]: the id of an operation, for a ledger; `From` makes it of the first one and of an attempt |
+//! | [`gate::Attempt`]: what the closure of [`Gate::run`] gets | `http::axum::Attempt`: the extractor with it, for a handler of axum |
+//! | `gate::Json`: an answer that a gate or a ledger stores | `axum::Json`: the body of a response, which the tower layer stores by itself |
 
 pub mod guide;
 
+/// The types that every program with a gate names: `use hapax::prelude::*`. Stores, ledgers and the tower layer are in
+/// modules of their own.
+///
+/// ```
+/// use hapax::prelude::*;
+///
+/// fn call(key: &str) -> Result<Call, Error> {
+///     Ok(Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new(key)?))
+/// }
+/// # assert!(call("order-7").is_ok());
+/// ```
+pub mod prelude {
+    pub use hapax_core::{Call, Error, Gate, Identity, Key, Policy, Scope, Settings};
+}
+
+#[cfg(any(feature = "http", feature = "worker"))]
+#[doc(inline)]
+pub use hapax_core::canonical_json;
 #[cfg(feature = "relay")]
+#[doc(inline)]
 pub use hapax_core::relay;
 #[cfg(feature = "worker")]
+#[doc(inline)]
 pub use hapax_core::worker;
+#[doc(inline)]
 pub use hapax_core::{
     AnswerPointer, BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity,
     Inspect, Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record,
@@ -66,10 +95,13 @@ pub use hapax_core::{
     feature = "sqs",
     feature = "webhook"
 ))]
+#[doc(inline)]
 pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
+#[doc(inline)]
 pub use hapax_core::testing;
 #[cfg(feature = "http")]
+#[doc(inline)]
 pub use hapax_http as http;
 #[cfg(any(
     feature = "dynamodb",
@@ -80,4 +112,5 @@ pub use hapax_http as http;
     feature = "sqlite",
     feature = "sqlx"
 ))]
+#[doc(inline)]
 pub use hapax_stores as stores;

@@ -14,6 +14,11 @@ use crate::record::Timestamp;
 ///
 /// Letters that an operator marks for a redrive come back as a [`Source`](crate::broker::Source) of their own, with a
 /// worker of their own. Its acknowledgement removes the letter, unless the letter was written again since its delivery.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` takes no dead letters",
+    label = "does not implement `DeadLetters`",
+    note = "pass the dead letters of a store of `hapax::stores`, or implement `DeadLetters`"
+)]
 #[async_trait]
 pub trait DeadLetters: fmt::Debug + Send + Sync + 'static {
     /// Writes dead letters durably. Returns one result for each, in their order. A letter with the id of an earlier one

@@ -13,6 +13,11 @@ use crate::store::Finding;
 
 /// Dead letters that are kept: operators list them and mark them for a redrive, and the worker of their source takes
 /// the marked ones.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` keeps no dead letters",
+    label = "does not implement `DeadLetterStore`",
+    note = "pass the dead letters of a store of `hapax::stores`, or implement `DeadLetterStore`"
+)]
 #[async_trait]
 pub trait DeadLetterStore: DeadLetters {
     /// Looks for causes that keep letters from being written although the store replies. Call it at the start, and once

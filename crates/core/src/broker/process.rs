@@ -11,6 +11,11 @@ use crate::ledger::Call;
 /// Processes messages: the runner of a ledger with a handler, or a service that gets them by HTTP.
 ///
 /// It counts failed attempts durably, because a worker forgets with its process.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not process messages",
+    label = "does not implement `Process`",
+    note = "pass `ledger.process(handler)`, or implement `Process`"
+)]
 #[async_trait]
 pub trait Process: fmt::Debug + Send + Sync + 'static {
     /// Processes a batch, and returns one verdict for each job, in their order. Several batches run at once; no two of

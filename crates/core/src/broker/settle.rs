@@ -7,6 +7,11 @@ use crate::broker::{DeliveryId, Lane};
 use crate::error::Result;
 
 /// Settles the deliveries of one [`Source`](crate::broker::Source). It can be shared and used at any time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` settles no deliveries",
+    label = "does not implement `Settle`",
+    note = "take it from the `settler` of the source, or implement `Settle`"
+)]
 #[async_trait]
 pub trait Settle: fmt::Debug + Send + Sync + 'static {
     /// Settles deliveries. Returns one result for each, in their order, after the broker has confirmed it or, where a

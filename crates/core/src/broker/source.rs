@@ -13,6 +13,11 @@ use crate::error::Result;
 /// what every source promises.
 ///
 /// A source connects when it is built, with the [`Runtime`](crate::runtime::Runtime) whose clock it uses.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no source of messages",
+    label = "does not implement `Source`",
+    note = "pass a source of `hapax::brokers`, each of which is a feature of hapax, or implement `Source`"
+)]
 #[async_trait]
 pub trait Source: fmt::Debug + Send + 'static {
     /// The name of this source and of the group that consumes it, for instance `kafka/orders/billing`: the same after a

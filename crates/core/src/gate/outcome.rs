@@ -30,6 +30,11 @@ use crate::record::{Completion, Timestamp};
 ///
 /// assert_eq!(Receipt::decode(Receipt(7).encode()).unwrap(), Receipt(7));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no answer that can be stored and replayed",
+    label = "does not implement `Answer`",
+    note = "return `String`, `bytes::Bytes` or `hapax::gate::Json<T>` (feature `json`), or implement `Answer`"
+)]
 pub trait Answer: Sized + Send + 'static {
     /// Returns the bytes to store.
     fn encode(&self) -> Bytes;

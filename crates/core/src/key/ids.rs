@@ -146,8 +146,15 @@ pub(super) fn uuid_v8(digest: &[u8; 32]) -> Uuid {
     uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
 }
 
-macro_rules! print_as_uuid {
+macro_rules! uuids {
     ($($name:ident),*) => {$(
+        /// The same UUID, for a column of that type.
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
@@ -161,7 +168,7 @@ macro_rules! print_as_uuid {
         }
     )*};
 }
-print_as_uuid!(OperationId, EventId);
+uuids!(OperationId, EventId);
 
 /// The first `N` bytes of a digest.
 pub(super) fn head<const N: usize>(digest: &[u8; 32]) -> [u8; N] {

@@ -72,6 +72,11 @@ impl<A, E: Into<crate::BoxError>> From<E> for HandlerFailure<A> {
 }
 
 /// What a transaction runs between claim and finish. It has the transaction already.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no handler of ledger entries",
+    label = "does not implement `Handler`",
+    note = "adapters implement this trait; call the `run` of a ledger with an async closure"
+)]
 pub trait Handler<A> {
     /// Writes the effects of these entries. Returns one answer for each.
     fn handle(self, entries: &mut [Entry]) -> impl Future<Output = Result<Vec<A>, HandlerFailure<A>>>;

@@ -81,6 +81,15 @@ impl Entry {
         Ok(id)
     }
 
+    /// Gives the entry up because the operation is refused: it leaves no row, and a copy of the call is claimed anew.
+    /// Unlike an entry that is dropped, it is neither logged nor counted. Roll the transaction back then, since it
+    /// cannot commit.
+    ///
+    /// Call it in a transaction of your own. A runner gives entries up itself if its handler fails.
+    pub fn abandon(mut self) {
+        self.settle();
+    }
+
     /// Removes the events, because nothing of the operation is to be kept.
     pub(super) fn take_events(&mut self) -> Vec<OutboxRow> {
         std::mem::take(&mut self.events)

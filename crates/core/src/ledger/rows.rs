@@ -10,6 +10,11 @@ use crate::ledger::LedgerVerdict;
 ///
 /// # Cancel safety
 /// Safe to drop: nothing is written.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot list the rows of a ledger",
+    label = "does not implement `LedgerRows`",
+    note = "pass a ledger of `hapax::stores`"
+)]
 #[async_trait]
 pub trait LedgerRows: fmt::Debug + Send + Sync + 'static {
     /// Returns the committed rows of these operations, of every namespace, in any order. Each committed row has its

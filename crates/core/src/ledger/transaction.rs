@@ -16,6 +16,11 @@ use crate::ledger::{Call, LedgerVerdict, OutboxRow};
 ///
 /// # Cancel safety
 /// Whoever drops a future of these methods must roll the transaction back.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no transaction of a ledger",
+    label = "does not implement `Transaction`",
+    note = "adapters implement this trait; call the `claim` of a ledger of `hapax::stores`"
+)]
 pub trait Transaction {
     /// Claims operations, no operation twice, and once in a transaction of the runner: takes a lock for each without
     /// waiting, then claims those that were locked, are not dead and have no row. A transaction with a claim cannot

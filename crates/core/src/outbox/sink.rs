@@ -12,6 +12,11 @@ use crate::store::Finding;
 ///
 /// The relay calls [`publish`](Self::publish) for many events at once, and for one event of an ordering key at a time.
 /// A sink that is faster with batches collects them itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no sink of events",
+    label = "does not implement `Sink`",
+    note = "pass a sink of `hapax::brokers`, each of which is a feature of hapax, or implement `Sink`"
+)]
 #[async_trait]
 pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// The name of this sink in logs, without credentials, for instance `kafka/localhost:9092`.

@@ -15,6 +15,11 @@ use crate::record::Timestamp;
 ///
 /// # Cancel safety
 /// A dropped call may have changed up to its limit of rows. Repeating it is safe.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no outbox with upkeep",
+    label = "does not implement `OutboxUpkeep`",
+    note = "pass an outbox of `hapax::stores`, or implement `OutboxUpkeep`"
+)]
 #[async_trait]
 pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// Counts for metrics. The number of open rows is bounded by `limit`, because counting reads them.

@@ -46,6 +46,11 @@ use crate::store::{StoredRecord, Swapped, observe};
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not list its records",
+    label = "does not implement `Inspect`",
+    note = "pass a store of `hapax::stores`, or implement `Inspect`"
+)]
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// Removes up to `limit` expired records and returns how many it removed. Zero means that the pass is finished.

@@ -3,12 +3,12 @@
 //! ```text
 //! key_rule.rs  where a key is: the rules, and their text
 //! tenant.rs    where the tenant is
+//! cloud_event.rs  events of CloudEvents: key and data
 //! received.rs  the operation and fingerprint that a producer sent
 //! json.rs      JSON payloads: pointers, canonical form
-//! exact.rs     numbers that a double cannot hold
 //! ```
 
-mod exact;
+mod cloud_event;
 mod json;
 mod key_rule;
 mod received;
@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
 use crate::ledger::Call;
 use crate::record::Timestamp;
+use cloud_event::EventData;
 use json::JsonPayload;
 
 pub use key_rule::{Bucket, KeyRule};
@@ -29,6 +30,9 @@ pub use tenant::TenantRule;
 
 /// The rule number of the fingerprint of a message: payload and content type.
 pub const MESSAGE_RULE: Rule = Rule(64);
+
+/// The rule number of the fingerprint of a CloudEvent whose key is from its attributes: its data, in either mode.
+pub const EVENT_RULE: Rule = Rule(65);
 
 /// Headers of RabbitMQ that tell the number of a delivery, so that each delivery of a message has other values.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
@@ -153,14 +157,23 @@ impl MessageIdentity {
             };
             let key = Key::new(found).map_err(|_| DeadReason::KeyMalformed)?;
             let record_key = self.identity.record_key(&scope, &key);
-            let fingerprint = match self.fingerprint.unwrap_or(rule.compares_payloads()) {
-                true => self.fingerprint_of(message),
-                false => Fingerprint::NONE,
-            };
-            let call = Call::new(record_key.operation()).fingerprint(fingerprint);
+            let mut call = Call::new(record_key.operation());
+            if self.fingerprint.unwrap_or(rule.compares_payloads()) {
+                call = self.compared(call, rule, message, &payload);
+            }
             return Ok(IdentifiedMessage { call, key, record_key });
         }
         Err(DeadReason::KeyMissing)
+    }
+
+    /// The call with the fingerprint of a message whose key was found under this rule.
+    fn compared(&self, call: Call, rule: &KeyRule, message: &Message, payload: &JsonPayload<'_>) -> Call {
+        let whole = self.fingerprint_of(message);
+        let event = if *rule == KeyRule::CloudEvents { EventData::of(message, payload) } else { None };
+        match event {
+            Some(data) => call.fingerprint(self.identity.fingerprint(EVENT_RULE, &data.parts())).or_older(whole),
+            None => call.fingerprint(whole),
+        }
     }
 
     /// The fingerprint of a message: payload and content type, never its coordinates.

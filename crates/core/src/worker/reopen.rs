@@ -29,6 +29,11 @@ pub enum ReopenedLetter {
 }
 
 /// Opens what forbids a message to run again, before its dead letter is redriven.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot reopen operations",
+    label = "does not implement `Reopen`",
+    note = "pass a `RecordReopener`, or implement `Reopen`"
+)]
 #[async_trait]
 pub trait Reopen: fmt::Debug + Send + Sync + 'static {
     /// Lets the message of this letter run again, as far as that is safe. The reasons

@@ -322,6 +322,12 @@ impl PostgresEntry {
         self.entry.emit_ordered(event)
     }
 
+    /// Gives the entry up because the operation is refused, and logs nothing; see [`Entry::abandon`]. Roll the
+    /// transaction back then.
+    pub fn abandon(self) {
+        self.entry.abandon();
+    }
+
     /// Finishes the entry with this answer, and writes its events. Do it last, then commit.
     ///
     /// # Errors

@@ -208,6 +208,12 @@ impl SqliteEntry {
         self.0.emit_ordered(event)
     }
 
+    /// Gives the entry up because the operation is refused, and logs nothing; see [`Entry::abandon`]. Roll the
+    /// transaction back then.
+    pub fn abandon(self) {
+        self.0.abandon();
+    }
+
     /// Finishes the entry with this answer, and writes its events. Do it last, then commit.
     ///
     /// # Errors

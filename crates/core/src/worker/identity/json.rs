@@ -3,7 +3,7 @@ use std::cell::OnceCell;
 use serde_json::Value;
 
 use crate::broker::DeadReason;
-use crate::worker::identity::exact::{is_held_by_double, is_printed_exactly, mark_lost_digits};
+use crate::canonical::{canonical_form, is_held_by_double, is_printed_exactly, is_unambiguous, parse};
 
 /// A payload that may be JSON, parsed when a rule first asks.
 pub(super) struct JsonPayload<'p> {
@@ -18,6 +18,11 @@ impl<'p> JsonPayload<'p> {
 
     fn value(&self) -> Option<&Value> {
         self.parsed.get_or_init(|| parse(self.bytes)).as_ref()
+    }
+
+    /// The payload as JSON. None if it is none, or one of its objects names a member twice.
+    pub(super) fn unambiguous(&self) -> Option<&Value> {
+        self.value().filter(|value| is_unambiguous(self.bytes, value))
     }
 
     /// The text or number at a pointer. None if there is nothing, or the payload is no JSON.
@@ -47,16 +52,7 @@ impl<'p> JsonPayload<'p> {
         if !are_numbers_held(&value) {
             return Err(DeadReason::KeyMalformed);
         }
-        Ok(serde_json_canonicalizer::to_vec(&value).ok())
-    }
-}
-
-/// None if this is no JSON. A number that loses digits is another one, which a key refuses.
-fn parse(json: &[u8]) -> Option<Value> {
-    let value = serde_json::from_slice(json).ok()?;
-    match mark_lost_digits(json) {
-        None => Some(value),
-        Some(marked) => serde_json::from_slice(&marked).ok(),
+        Ok(canonical_form(&value))
     }
 }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 use crate::broker::{DeadReason, Message};
 use crate::error::{Error, Result};
 use crate::key::{Identity, Rule};
-use crate::outbox::percent_decoded;
 use crate::worker::identity::json::JsonPayload;
-use crate::worker::identity::{coordinates_key, invalid, join};
+use crate::worker::identity::{cloud_event, coordinates_key, invalid, join};
 
 /// Where the key of a message is.
 ///
@@ -22,7 +21,7 @@ use crate::worker::identity::{coordinates_key, invalid, join};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRule {
-    /// The value of this header. Two headers of this name are malformed.
+    /// The value of this header. Two headers of this name with different values are malformed.
     Header(Arc<str>),
     /// Source and id of a CloudEvent, from its headers or from its JSON.
     CloudEvents,
@@ -54,7 +53,7 @@ impl KeyRule {
     ) -> Result<Option<Vec<u8>>, DeadReason> {
         match self {
             Self::Header(name) => Ok(one_header(message, &[name])?.map(<[u8]>::to_vec)),
-            Self::CloudEvents => cloud_event(message, payload),
+            Self::CloudEvents => cloud_event::key(message, payload),
             Self::Json(pointer) => payload.text_at(pointer),
             Self::Coordinates => {
                 Ok(message.coordinates.as_ref().map(|coordinates| coordinates_key(coordinates, message.timestamp)))
@@ -138,35 +137,10 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
-/// The value of the only header with one of these names.
+/// The value of the header with one of these names. Several with one value are one: a bridge may have copied the header.
 pub(super) fn one_header<'m>(message: &'m Message, names: &[&str]) -> Result<Option<&'m [u8]>, DeadReason> {
     let is_named = |name: &str| names.iter().any(|other| other.eq_ignore_ascii_case(name));
     let mut values = message.headers.iter().filter(|(name, _)| is_named(name)).map(|(_, value)| &value[..]);
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => Ok(Some(value)),
-        (Some(_), Some(_)) => Err(DeadReason::KeyMalformed),
-    }
-}
-
-/// A key from a CloudEvent. Its attributes have another prefix on each broker.
-fn cloud_event(message: &Message, payload: &JsonPayload<'_>) -> Result<Option<Vec<u8>>, DeadReason> {
-    let header = |name: &str| {
-        let names = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"].map(|prefix| format!("{prefix}{name}"));
-        let names = names.each_ref().map(String::as_str);
-        // Some bindings encode a value, and others do not. One event has one key at every broker.
-        one_header(message, &names).map(|value| value.map(percent_decoded))
-    };
-    let (mut source, mut id) = (header("source")?, header("id")?);
-    let content_type = message.headers.all("content-type").next();
-    let is_structured =
-        content_type.is_some_and(|value| value.to_ascii_lowercase().starts_with(b"application/cloudevents+json"));
-    if source.is_none() && id.is_none() && is_structured {
-        (source, id) = (payload.text_at("/source")?, payload.text_at("/id")?);
-    }
-    match (source, id) {
-        (None, None) => Ok(None),
-        (Some(source), Some(id)) if !source.is_empty() && !id.is_empty() => Ok(Some(join(&[&source, &id]))),
-        (Some(_) | None, Some(_) | None) => Err(DeadReason::KeyMalformed),
-    }
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.all(|value| value == first) { Ok(Some(first)) } else { Err(DeadReason::KeyMalformed) }
 }

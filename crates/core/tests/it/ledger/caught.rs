@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::FutureExt;
-use hapax_core::ledger::claim_one;
+use hapax_core::ledger::{Claimed, Entry, claim_one};
 use hapax_core::telemetry;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
@@ -56,4 +56,21 @@ fn a_claim_counts_every_copy_that_runs_no_second_time() {
         drop(claimed.expect("rows in memory answer at once").expect("the operation was not claimed before"));
         assert_eq!(recorder.0.load(Ordering::SeqCst), is_caught, "{call:?}");
     }
+}
+
+#[test]
+fn an_abandoned_entry_is_not_counted_and_a_dropped_one_is() {
+    let counted = |give_up: fn(Entry)| {
+        let recorder = CounterNames::default();
+        metrics::with_local_recorder(&recorder, || {
+            let memory = Memory::default();
+            let claimed = claim_one::<_, String>(&mut memory.open(), terms().namespace(), &call(1)).now_or_never();
+            let Some(Ok(Claimed::Fresh(entry))) = claimed else { panic!("the operation is new") };
+            recorder.take();
+            give_up(entry);
+        });
+        recorder.take()
+    };
+    assert_eq!(counted(Entry::abandon), Vec::<String>::new());
+    assert_eq!(counted(drop), ["hapax_ledger_unfinished_total"]);
 }

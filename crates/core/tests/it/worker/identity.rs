@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::broker::{Coordinates, DeadReason, Headers, Message, Position};
-use hapax_core::worker::{KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
+use hapax_core::worker::{EVENT_RULE, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
 use hapax_core::{Identity, Key, Rule, Scope, Timestamp};
 
 fn message(headers: &[(&str, &str)], payload: &str) -> Message {
@@ -54,8 +54,10 @@ fn two_groups_that_get_one_message_have_two_operations() {
 }
 
 #[test]
-fn two_key_headers_are_malformed_and_so_is_an_empty_one() {
-    let two = message(&[("Idempotency-Key", "a"), ("idempotency-key", "a")], "");
+fn two_equal_key_headers_are_one_and_two_others_are_malformed_and_so_is_an_empty_one() {
+    let equal = message(&[("Idempotency-Key", "a"), ("idempotency-key", "a")], "");
+    assert_eq!(key(&["header:idempotency-key"], &equal), Ok(b"a".to_vec()));
+    let two = message(&[("Idempotency-Key", "a"), ("idempotency-key", "b"), ("idempotency-key", "a")], "");
     assert_eq!(key(&["header:idempotency-key"], &two), Err(DeadReason::KeyMalformed));
     let empty = message(&[("idempotency-key", "")], "");
     assert_eq!(key(&["header:idempotency-key"], &empty), Err(DeadReason::KeyMalformed));
@@ -91,6 +93,47 @@ fn a_cloud_event_has_the_same_key_on_every_broker_and_in_both_modes() {
     assert_eq!(key(rules, &half), Err(DeadReason::KeyMalformed));
     let mixed = message(&[("ce-source", "/shop"), ("ce-id", "7"), ("ce_id", "8")], "{}");
     assert_eq!(key(rules, &mixed), Err(DeadReason::KeyMalformed));
+}
+
+#[test]
+fn copies_of_a_cloud_event_in_both_modes_are_compared_by_their_data() {
+    let call = |message: &Message| identity(&["cloudevents"]).identify(message).unwrap().call;
+    let binary = |content_type: &'static str, data: &str| {
+        message(&[("ce-source", "/shop"), ("ce-id", "7"), ("content-type", content_type)], data)
+    };
+    let structured = |members: &str| {
+        let payload = format!(r#"{{"specversion":"1.0","source":"/shop","id":"7"{members}}}"#);
+        message(&[("content-type", "application/cloudevents+json")], &payload)
+    };
+    let large = r#"{"b": 9007199254740993, "a": 1.0}"#;
+    for (binary, structured) in [
+        (binary("application/json", large), structured(r#","data":{"a":1,"b":9007199254740993}"#)),
+        (binary("application/json", r#""a""#), structured(r#","datacontenttype":"application/json","data":"a""#)),
+        (binary("text/plain", "a"), structured(r#","datacontenttype":"text/plain","data":"a""#)),
+        (binary("image/png", "abc"), structured(r#","datacontenttype":"image/png","data_base64":"YWJj""#)),
+        (binary("application/json", "[1]"), structured(r#","data_base64":"WzFd""#)),
+        (binary("application/json", ""), structured("")),
+    ] {
+        let (first, second) = (call(&binary), call(&structured));
+        assert_eq!(first.operation(), second.operation());
+        assert_eq!(first.newest_fingerprint(), second.newest_fingerprint(), "{structured:?}");
+        assert_eq!(first.newest_fingerprint().rule(), EVENT_RULE);
+    }
+    for members in [
+        r#","data":{"a":1,"b":9007199254740994}"#,
+        r#","data":{"a":1}"#,
+        r#","datacontenttype":"text/plain","data":"{}""#,
+        "",
+    ] {
+        let other = call(&structured(members)).newest_fingerprint();
+        assert_ne!(other, call(&binary("application/json", large)).newest_fingerprint(), "{members}");
+    }
+    let ambiguous = call(&structured(r#","data":{"a":1,"a":2}"#));
+    assert_eq!(ambiguous.newest_fingerprint().rule(), MESSAGE_RULE);
+    let keyed = identity(&["header:k"]).identify(&message(&[("k", "7"), ("ce-id", "7")], "{}")).unwrap();
+    assert_eq!(keyed.call.newest_fingerprint().rule(), MESSAGE_RULE, "its key is not that of the event");
+    let older = call(&binary("text/plain", "a")).older_fingerprint().unwrap();
+    assert_eq!(older.rule(), MESSAGE_RULE, "rows of the rule before are still recognized");
 }
 
 #[test]
@@ -232,7 +275,7 @@ fn a_received_operation_counts_only_if_it_is_trusted() {
     for (name, value) in [("hapax-operation", operation), ("hapax-fingerprint", "1:00"), ("hapax-operation", "7")] {
         let mut broken = message.clone();
         if name == "hapax-operation" && value == operation {
-            broken.headers.push(name, value.as_bytes().to_vec());
+            broken.headers.push(name, b"0190a1b2-c3d4-8e5f-8a6b-000000000000".to_vec());
         } else {
             broken.headers = [("hapax-operation", if name == "hapax-operation" { value } else { operation })]
                 .into_iter()

@@ -13,6 +13,11 @@ use hapax_core::ledger::{Entry, HandlerFailure, Work};
 use super::{BatchHandler, PostgresLedger, PostgresTransaction};
 
 /// Writes the effects of messages.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle the jobs of a worker",
+    label = "does not implement `HandleJobs`",
+    note = "implement `HandleJobs<A>` for it; `A` is the type of its answers"
+)]
 pub trait HandleJobs<A>: Send + Sync + 'static {
     /// Writes the effects of these entries in this transaction, and nothing else. `jobs` are all jobs of the batch;
     /// [`Entry::index`] is the place of an entry's job. Returns one answer for each entry.

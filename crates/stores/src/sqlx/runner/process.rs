@@ -15,6 +15,11 @@ use super::{SqlxBatchHandler, SqlxRunner};
 use crate::sqlx::SqlxLedger;
 
 /// Writes the effects of messages by sqlx.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle the jobs of a worker",
+    label = "does not implement `HandleSqlxJobs`",
+    note = "implement `HandleSqlxJobs<A>` for it; `A` is the type of its answers"
+)]
 pub trait HandleSqlxJobs<A>: Send + Sync + 'static {
     /// Writes the effects of these entries in the open transaction of this connection, and nothing else. `jobs` are all
     /// jobs of the batch; [`Entry::index`] is the place of an entry's job. Returns one answer for each entry.

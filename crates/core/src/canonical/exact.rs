@@ -11,7 +11,7 @@ const REFUSED: &[u8] = b"1e308";
 const ALWAYS_HELD: usize = 15;
 
 /// Whether a double holds this number. Then its canonical form has the same value.
-pub(super) fn is_held_by_double(number: &Number) -> bool {
+pub(crate) fn is_held_by_double(number: &Number) -> bool {
     match number.as_i128() {
         Some(integer) => integer.unsigned_abs() <= LARGEST_INTEGER,
         None => number.as_f64().is_some_and(|double| double.abs() <= LARGEST),
@@ -19,13 +19,14 @@ pub(super) fn is_held_by_double(number: &Number) -> bool {
 }
 
 /// Whether the text that this number prints has its value: each integer of 64 bits, and all that a double holds.
-pub(super) fn is_printed_exactly(number: &Number) -> bool {
+#[cfg(feature = "worker")]
+pub(crate) fn is_printed_exactly(number: &Number) -> bool {
     number.is_i64() || number.is_u64() || is_held_by_double(number)
 }
 
 /// The JSON with another number, which both checks refuse, for each number that loses digits when it is parsed. None if
 /// there is no such number. The JSON must be valid.
-pub(super) fn mark_lost_digits(json: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn mark_lost_digits(json: &[u8]) -> Option<Vec<u8>> {
     let (mut marked, mut copied, mut at) = (Vec::new(), 0, 0);
     while let Some(&byte) = json.get(at) {
         let rest = &json[at..];
@@ -51,7 +52,7 @@ pub(super) fn mark_lost_digits(json: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The length of the string at the start of this JSON, with both quotes.
-fn string_length(json: &[u8]) -> usize {
+pub(super) fn string_length(json: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = json.get(at) {
         match byte {
