@@ -18,11 +18,13 @@ mod tables;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::http::Tenant;
+use hapax::http::{MakeFingerprint, ProblemTemplate, Tenant};
 use hapax::{Identity, Settings};
 use hapax_systems::StoreUrl;
+use http::Method;
 
 use crate::gateway::ingress::cross_origin::AllowedOrigins;
 use crate::gateway::ingress::field_names::UnderscoreFields;
@@ -34,13 +36,13 @@ use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
 use reader::values::Values;
 use reader::{parse, show};
-use tables::{gateway, log, route, secrets, store};
+use tables::{gateway, log, profile, route, secrets, store};
 
 pub(crate) use reader::flags::{Flags, HasFlags, mistyped};
 pub(crate) use reader::parse::Protect;
 pub(crate) use tables::Configured;
 pub(crate) use tables::admin::{AdminConfig, audit_file_of};
-pub(crate) use tables::policy::{KeySource, Rules};
+pub(crate) use tables::policy::{KeySource, Rules, tenant_fields};
 pub(crate) use tables::relay::{NAMESPACE as RELAY_NAMESPACE, RelayConfig};
 pub(crate) use tables::route::ConfiguredRoute;
 pub(crate) use tables::secrets::{AdminToken, identity as secret_identity};
@@ -72,6 +74,10 @@ pub(crate) struct Config {
     pub(crate) has_secret: bool,
     pub(crate) tenant: Tenant,
     pub(crate) underscore_fields: UnderscoreFields,
+    /// How problems are shown. None: as problem details.
+    pub(crate) problem_template: Option<Arc<ProblemTemplate>>,
+    /// The methods that are protected where no route says otherwise.
+    pub(crate) methods: Vec<Method>,
     /// The settings of the gate. Their policy is that of `rules`.
     pub(crate) settings: Settings,
     /// Whether a protected request must have a key. The default for routes without `protect` of their own.
@@ -93,11 +99,15 @@ impl Config {
     }
 
     fn merge<C: HasFlags>(flags: &Flags<C>, file: ConfigFile) -> Result<Self, anyhow::Error> {
-        let values = Values::new(C::COMMAND.settings(), &flags.given, &file.given);
+        let mut values = Values::new(C::COMMAND.settings(), &flags.given, &file.given);
+        if let Some(profile) = values.maybe("profile", profile::profile)? {
+            values = values.with_profile(&profile);
+        }
         let store: StoreUrl = values.one("store", str::parse)?;
         let secret = values.maybe("secrets", |path| secrets::identity(path.as_ref()))?;
         let protect = values.one("key", parse::key_rule)?;
         let rules = Rules::read(&values)?;
+        let methods = gateway::methods(&values)?;
         let namespace = values.one("namespace", parse::namespace)?;
         let listen = gateway::address(&values)?;
         let data_dir = store::data_dir(&values, &store)?;
@@ -122,11 +132,13 @@ impl Config {
             namespace,
             has_secret: secret.is_some(),
             identity: secret.unwrap_or_default(),
-            tenant: values.one("tenant", parse::tenant)?,
+            tenant: rules.tenant.clone(),
             underscore_fields: values.one("underscore-headers", parse::underscore_fields)?,
             settings: gate_settings,
             protect,
+            problem_template: gateway::problem_template(&values)?,
             routes: route::routes(file.routes, &values, protect)?,
+            methods,
             rules,
             log: log::read(&values)?,
             values,
@@ -140,8 +152,11 @@ impl Config {
         let final_retention = self.values.given("final-retention").or_else(|| self.values.given("retention"));
         let final_retention = final_retention.map(|given| ("final-retention", given.texts.join(",")));
         let audit = self.admin.audit_file.as_ref().map(|path| ("audit-file", path.display().to_string()));
-        let derived = data_dir.into_iter().chain(audit).chain(final_retention).chain([per_tenant]).collect();
-        show::show(&self.values, &derived, &self.routes, self.protect)
+        let older = self.rules.older_fingerprint.as_ref().map(|older| ("older-fingerprint", older.describe()));
+        let derived = data_dir.into_iter().chain(audit).chain(final_retention).chain(older).chain([per_tenant]);
+        let derived = derived.collect();
+        let others = show::Others { protect: self.protect, methods: &self.methods };
+        show::show(&self.values, &derived, &self.routes, &others)
     }
 }
 

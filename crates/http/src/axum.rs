@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use axum_core::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum_core::response::{IntoResponse, Response};
+use hapax_core::ledger::Call;
 use http::StatusCode;
 use http::request::Parts;
 
@@ -31,6 +32,24 @@ impl Deref for Attempt {
 
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+/// The call of the attempt, for a ledger in the handler; see [`Call`].
+///
+/// ```
+/// use hapax::http::axum::Attempt;
+/// use hapax::ledger::Call;
+///
+/// async fn transfer(attempt: Attempt) -> String {
+///     let call = Call::from(&attempt);
+///     format!("the ledger claims {}", call.operation())
+/// }
+/// # let _: axum::Router = axum::Router::new().route("/", axum::routing::post(transfer));
+/// ```
+impl From<&Attempt> for Call {
+    fn from(attempt: &Attempt) -> Self {
+        Self::from(&attempt.0)
     }
 }
 

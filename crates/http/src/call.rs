@@ -1,18 +1,12 @@
-//! Beside the key, two things decide whether a request is a copy of an earlier one: the scope of its caller, and the
-//! fingerprint of its payload.
+//! The caller of a request, to whom its key belongs.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-use hapax_core::{Error, Fingerprint, Identity, RecordKey, Rule, Scope};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hapax_core::{Error, ErrorKind, Identity, RecordKey, Scope};
+use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::uri::{Authority, Scheme};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-
-use crate::multipart::Multipart;
+use http::{HeaderMap, HeaderName};
 
 /// Finds the scope of a request: the namespace and the caller to whom its key belongs.
 ///
@@ -34,6 +28,11 @@ use crate::multipart::Multipart;
 /// # fn is_one(_: impl MakeScope) {}
 /// # is_one(scope);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the scope of a caller",
+    label = "does not implement `MakeScope`",
+    note = "pass a closure `|parts: &Parts| -> Result<Scope, CallerUnknown>`, or implement `MakeScope`"
+)]
 pub trait MakeScope: Send + Sync + 'static {
     /// The scope of this request. `identity` is that of the layer.
     ///
@@ -117,8 +116,54 @@ pub enum Tenant {
     Authorization,
     /// Exactly one field of this name, set by a trusted proxy.
     Header(HeaderName),
+    /// Several fields together, stored as one hash: for instance a credential, and the field that chooses one of its
+    /// accounts. At least one of them must be required. One part alone is the same as the variant of that part.
+    Parts(Vec<TenantPart>),
     /// No tenant: all callers share their keys, and can get each other's answers.
     None,
+}
+
+/// A field that names the tenant together with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TenantPart {
+    /// Exactly one `Authorization` field.
+    Authorization,
+    /// Exactly one field of this name.
+    Header(HeaderName),
+    /// At most one field of this name. A request without it is one of another tenant than any request with it.
+    OptionalHeader(HeaderName),
+}
+
+impl TenantPart {
+    /// The name of the field.
+    pub fn name(&self) -> &HeaderName {
+        match self {
+            Self::Authorization => &AUTHORIZATION,
+            Self::Header(name) | Self::OptionalHeader(name) => name,
+        }
+    }
+
+    /// Whether a request must have the field.
+    pub fn is_required(&self) -> bool {
+        match self {
+            Self::Authorization | Self::Header(_) => true,
+            Self::OptionalHeader(_) => false,
+        }
+    }
+
+    /// The value of the field. Empty if it is absent and may be.
+    fn value<'a>(&self, headers: &'a HeaderMap) -> Result<&'a [u8], CallerUnknown> {
+        let is_absent = !self.is_required() && !headers.contains_key(self.name());
+        if is_absent { Ok(b"") } else { exactly_one(headers, self.name()) }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Authorization => "authorization".into(),
+            Self::Header(name) => format!("header:{name}"),
+            Self::OptionalHeader(name) => format!("optional-header:{name}"),
+        }
+    }
 }
 
 /// One namespace, with the tenant from a field of the request.
@@ -129,9 +174,18 @@ pub(crate) struct TenantScope {
 }
 
 impl TenantScope {
-    /// The scopes of one service. Fails if the namespace is empty.
+    /// The scopes of one service. Fails if the namespace is empty, or no part of the tenant is required.
     pub(crate) fn new(namespace: String, tenant: Tenant) -> Result<Self, Error> {
         Scope::untenanted(&namespace)?;
+        let tenant = match tenant {
+            Tenant::Parts(parts) => match parts.as_slice() {
+                [TenantPart::Authorization] => Tenant::Authorization,
+                [TenantPart::Header(name)] => Tenant::Header(name.clone()),
+                parts if parts.iter().any(TenantPart::is_required) => Tenant::Parts(parts.to_vec()),
+                _ => return Err(Error::new(ErrorKind::Invalid, "no part of the tenant is required in a request")),
+            },
+            tenant @ (Tenant::Authorization | Tenant::Header(_) | Tenant::None) => tenant,
+        };
         Ok(Self { namespace, tenant })
     }
 
@@ -148,6 +202,19 @@ impl MakeScope for TenantScope {
                 self.of_tenant(&identity.tenant_of(credential))
             }
             Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
+            Tenant::Parts(fields) => {
+                let mut joined = Vec::new();
+                for field in fields {
+                    let value = field.value(&parts.headers)?;
+                    // No name and no value of a field has a zero byte, and only an absent one is empty: two lists
+                    // never join to the same bytes, and none to the bytes of a credential alone.
+                    joined.push(0);
+                    joined.extend_from_slice(field.name().as_ref());
+                    joined.push(0);
+                    joined.extend_from_slice(value);
+                }
+                self.of_tenant(&identity.tenant_of(&joined))
+            }
             Tenant::None => Ok(Scope::untenanted(&self.namespace)?),
         }
     }
@@ -156,6 +223,7 @@ impl MakeScope for TenantScope {
         match &self.tenant {
             Tenant::Authorization => "authorization".into(),
             Tenant::Header(name) => format!("header:{name}"),
+            Tenant::Parts(parts) => parts.iter().map(TenantPart::describe).collect::<Vec<_>>().join(","),
             Tenant::None => "none".into(),
         }
     }
@@ -169,148 +237,4 @@ fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8]
         (Some(field), None) if !field.is_empty() => Ok(field.as_bytes()),
         _ => Err(CallerUnknown(format!("send exactly one {name} field; it names the caller to whom the key belongs"))),
     }
-}
-
-/// Computes the fingerprint of a request's payload. A request with the same key and another fingerprint is refused.
-///
-/// Two requests that a client may send as retries of each other must have the same fingerprint. Any two others should
-/// differ. A changed rule needs a new number. Give the layer the old rule too, until no record made under it lives; see
-/// [`IdempotencyLayer::older_fingerprint`](crate::IdempotencyLayer::older_fingerprint).
-///
-/// ```
-/// use bytes::Bytes;
-/// use hapax::{Fingerprint, Identity, Rule};
-/// use hapax::http::MakeFingerprint;
-/// use http::request::Parts;
-///
-/// /// Method, path and body. The query is left out: it carries a trace id that differs in each copy.
-/// fn without_query(identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
-///     identity.fingerprint(Rule(2), &[parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), body])
-/// }
-/// # fn is_one(_: impl MakeFingerprint) {}
-/// # is_one(without_query);
-/// ```
-pub trait MakeFingerprint: Send + Sync + 'static {
-    /// The fingerprint of a request with its whole body.
-    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint;
-}
-
-impl<F> MakeFingerprint for F
-where
-    F: Fn(&Identity, &Parts, &Bytes) -> Fingerprint + Send + Sync + 'static,
-{
-    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
-        self(identity, parts, body)
-    }
-}
-
-/// Method, host, path, query, content type and body. The number of this rule is 1.
-///
-/// The host is the authority of the target, or the `Host` field. Upper and lower case and the default port do not
-/// count. The other parts are compared byte for byte. The framing of a body does not count: a chunked body is the same
-/// payload. Its compression counts, because the bytes differ; the field `Content-Encoding` itself does not. The
-/// boundary of a body in parts does not count, because a client that sends an upload again draws a new one. Its parts
-/// count in their order, each with its head; every byte counts if some service may read the body in another way. A
-/// nested router of axum removes its prefix from the path. With the feature `axum` the fingerprint covers the full
-/// path, and a rule of your own finds it in `axum::extract::OriginalUri`.
-///
-/// ```
-/// use hapax::Identity;
-/// use hapax::http::{MakeFingerprint, RawFingerprint};
-/// use http::Request;
-///
-/// let of = |target: &str, body: &'static str| {
-///     let (parts, ()) = Request::post(target).body(()).unwrap().into_parts();
-///     RawFingerprint::default().fingerprint(&Identity::plain(), &parts, &body.into())
-/// };
-/// assert_eq!(of("/charges", "{\"a\":1}"), of("/charges", "{\"a\":1}"));
-/// assert_ne!(of("/charges", "{\"a\":1}"), of("/charges", "{ \"a\": 1 }"));
-/// assert_ne!(of("/charges", "{\"a\":1}"), of("/refunds", "{\"a\":1}"));
-/// assert_eq!(of("http://API.example:80/charges", ""), of("http://api.example/charges", ""));
-/// assert_ne!(of("http://other.example/charges", ""), of("http://api.example/charges", ""));
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct RawFingerprint {
-    scheme: Option<Scheme>,
-    is_without_host: bool,
-}
-
-impl RawFingerprint {
-    /// The number of this rule. Use other numbers for your own rules.
-    pub const RULE: Rule = Rule(1);
-
-    /// The number of this rule [without the host](Self::without_host).
-    pub const RULE_WITHOUT_HOST: Rule = Rule(255);
-
-    /// Leaves the host out, for a service whose clients may send a retry to another host.
-    #[must_use]
-    pub fn without_host(self) -> Self {
-        Self { is_without_host: true, ..self }
-    }
-
-    /// The scheme of requests whose target names none, as in HTTP/1. It decides which port is the default. Without it,
-    /// the ports 80 and 443 both are.
-    #[must_use]
-    pub fn scheme(self, scheme: Scheme) -> Self {
-        Self { scheme: Some(scheme), ..self }
-    }
-
-    /// The host of a request, in lower case and without a default port. Empty if the request names none.
-    fn host<'a>(&self, parts: &'a Parts) -> Cow<'a, [u8]> {
-        let field = parts.headers.get(HOST);
-        let Some(named) = parts.uri.authority().map(Authority::as_str).map(str::as_bytes).or(field.map(AsRef::as_ref))
-        else {
-            return Cow::default();
-        };
-        let host = Self::without_default_port(named, parts.uri.scheme().or(self.scheme.as_ref()));
-        if host.iter().any(u8::is_ascii_uppercase) { host.to_ascii_lowercase().into() } else { host.into() }
-    }
-
-    fn without_default_port<'a>(host: &'a [u8], scheme: Option<&Scheme>) -> &'a [u8] {
-        let is_scheme = |other| scheme.is_none_or(|scheme| *scheme == other);
-        // An address of IPv6 has colons too, but ends in a bracket.
-        let Some(colon) = host.iter().rposition(|byte| *byte == b':') else { return host };
-        match &host[colon..] {
-            b":" => &host[..colon],
-            b":80" if is_scheme(Scheme::HTTP) => &host[..colon],
-            b":443" if is_scheme(Scheme::HTTPS) => &host[..colon],
-            _ => host,
-        }
-    }
-}
-
-impl MakeFingerprint for RawFingerprint {
-    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
-        let uri = full_uri(parts);
-        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let host = if self.is_without_host { Cow::default() } else { self.host(parts) };
-        let mut payload = vec![parts.method.as_str().as_bytes(), &*host, path.as_bytes(), query.as_bytes()];
-        let multipart = Multipart::parse(&parts.headers, body);
-        match &multipart {
-            // The content type has a zero byte, which no field has: no other body gives the same list.
-            Some(multipart) => {
-                payload.extend([&[], &*multipart.content_type]);
-                payload.extend(&multipart.parts);
-            }
-            // Each Content-Type field is a part of its own, so that a second one changes the fingerprint.
-            None => {
-                payload.push(body);
-                payload.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
-            }
-        }
-        let rule = if self.is_without_host { Self::RULE_WITHOUT_HOST } else { Self::RULE };
-        identity.fingerprint(rule, &payload)
-    }
-}
-
-/// The URI with the prefix of a nested router. Without the prefix, `/accounts/1/charges` and `/accounts/2/charges`
-/// would be the same path.
-#[cfg(feature = "axum")]
-fn full_uri(parts: &Parts) -> &Uri {
-    parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0)
-}
-
-#[cfg(not(feature = "axum"))]
-fn full_uri(parts: &Parts) -> &Uri {
-    &parts.uri
 }

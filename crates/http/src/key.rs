@@ -10,6 +10,12 @@ use crate::headers::IDEMPOTENCY_KEY;
 /// The length of the longest key, in bytes.
 const MAX_LEN: usize = 255;
 
+/// A character of a structured-field string (RFC 9651, 3.3.3), as a regular expression.
+const PRINTABLE: &str = "[ -~]";
+
+/// A character of a key without quotes, as a regular expression.
+const BARE: &str = "[A-Za-z0-9._~:/+=@-]";
+
 /// Finds the key of a request.
 ///
 /// ```
@@ -25,6 +31,11 @@ const MAX_LEN: usize = 255;
 /// # fn is_one(_: impl FindKey) {}
 /// # is_one(request_id);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find keys",
+    label = "does not implement `FindKey`",
+    note = "pass a `KeyField`, a `JsonKey`, or a closure `|parts: &Parts| -> Result<Option<Key>, KeyMalformed>`"
+)]
 pub trait FindKey: Send + Sync + 'static {
     /// The key in the head of a request. `None` if the request has no key.
     ///
@@ -84,7 +95,7 @@ impl From<&str> for KeyMalformed {
     }
 }
 
-/// The key in exactly one field, `Idempotency-Key` by default: 1 to 255 bytes of visible ASCII.
+/// The key in exactly one field, `Idempotency-Key` by default: 1 to 255 bytes of printable ASCII. A space needs quotes.
 ///
 /// ```
 /// use hapax::http::{Grammar, KeyField, KeyFormat};
@@ -191,12 +202,24 @@ impl FindKey for KeyField {
             Grammar::Strict => "strict",
         };
         let (format, least) = self.format.describe();
-        let field = self.shown_name();
-        json!({ "field": field, "grammar": grammar, "format": format, "minLength": least, "maxLength": MAX_LEN })
+        let bare = match self.grammar {
+            Grammar::Lenient => json!(BARE),
+            Grammar::Strict => Value::Null,
+        };
+        json!({
+            "field": self.shown_name(),
+            "grammar": grammar,
+            "format": format,
+            "minLength": least,
+            "maxLength": MAX_LEN,
+            // Each is one character of a key in this form, as a regular expression.
+            "quoted": PRINTABLE,
+            "bare": bare,
+        })
     }
 }
 
-/// The key in a member of a JSON body, a string or a whole number: 1 to 255 bytes of visible ASCII.
+/// The key in a member of a JSON body, a string or a whole number: 1 to 255 bytes of printable ASCII.
 ///
 /// For services whose clients already send an id in each request. The body of every protected request must be JSON.
 ///
@@ -265,7 +288,13 @@ impl FindKey for JsonKey {
 
     fn describe(&self) -> Value {
         let (format, least) = self.format.describe();
-        json!({ "pointer": self.pointer, "format": format, "minLength": least, "maxLength": MAX_LEN })
+        json!({
+            "pointer": self.pointer,
+            "format": format,
+            "minLength": least,
+            "maxLength": MAX_LEN,
+            "characters": PRINTABLE,
+        })
     }
 }
 
@@ -285,8 +314,8 @@ impl KeyFormat {
     }
 
     fn check(self, key: &[u8]) -> Result<(), KeyMalformed> {
-        if !key.iter().all(u8::is_ascii_graphic) {
-            return Err("the key has a character outside of visible ASCII".into());
+        if !key.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err("the key has a character outside of printable ASCII".into());
         }
         match (key.len(), self) {
             (0, _) => Err("the key is empty".into()),

@@ -8,7 +8,8 @@ use http::response::Parts as ResponseParts;
 use http::{HeaderName, Method, Response};
 use tower_layer::Layer;
 
-use crate::call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, Tenant, TenantScope};
+use crate::call::{CallerUnknown, MakeScope, Tenant, TenantScope};
+use crate::fingerprint::{MakeFingerprint, RawFingerprint};
 use crate::headers::{is_reserved, is_storable};
 use crate::key::{FindKey, KeyField, KeyMalformed};
 use crate::outcome::{JudgeOutcome, Outcome, StatusOutcomes};

@@ -8,11 +8,13 @@
 //! service.rs    one request through the layer: key, scope, body, fingerprint, gate, response
 //! answer.rs     from the response of the inner service to the response of the caller
 //! key.rs        where a request has its key, and the syntax of keys
-//! call.rs       the scope of the caller and the fingerprint of the payload
+//! call.rs       the scope of the caller
+//! fingerprint.rs  the fingerprint of the payload
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
 //! stored.rs     the stored form of a response
 //! recorded.rs   a recorded response as an operator reads and writes it
-//! problem.rs    every refusal, with its status, type and advice; problem/spec.rs is their table
+//! problem.rs    every refusal, with its status, type and advice; problem/spec.rs is their table, problem/template.rs
+//!               shows them in the shape of the errors of an API
 //! page.rs       the policy page, which publishes the contract of a server
 //! grpc.rs       calls of gRPC, which are refused where the layer would protect them
 //! body.rs       request and response bodies: whole, or streamed
@@ -29,6 +31,7 @@ mod answer;
 pub mod axum;
 mod body;
 mod call;
+mod fingerprint;
 mod grpc;
 pub mod headers;
 mod key;
@@ -43,13 +46,12 @@ mod stored;
 
 pub use answer::{ProtectedOutcome, RequestSummary};
 pub use body::{RequestBody, ResponseBody};
-pub use call::{
-    BodyRefused, CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RecordKeySlot, RequestOrigin, Tenant,
-};
+pub use call::{BodyRefused, CallerUnknown, MakeScope, RecordKeySlot, RequestOrigin, Tenant, TenantPart};
+pub use fingerprint::{MakeFingerprint, RawFingerprint};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
-pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
+pub use problem::{PAGE, Problem, ProblemDetails, ProblemTemplate, ShowProblem};
 pub use recorded::RecordedResponse;
 pub use service::Idempotency;

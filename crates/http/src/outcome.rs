@@ -59,6 +59,11 @@ impl Outcome {
 /// # fn is_one(_: impl JudgeOutcome) {}
 /// # is_one(outcome);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not judge outcomes",
+    label = "does not implement `JudgeOutcome`",
+    note = "pass a `StatusOutcomes`, or a closure `|response: &Parts| -> Outcome`"
+)]
 pub trait JudgeOutcome: Send + Sync + 'static {
     /// The outcome of a response with this head.
     fn outcome(&self, response: &Parts) -> Outcome;

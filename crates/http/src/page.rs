@@ -58,6 +58,7 @@ impl PolicyPage {
             "key": config.key.describe(),
             "keyRequired": config.key_required,
             "caller": config.scope.describe(),
+            "fingerprint": config.fingerprint.describe(),
             "methods": method_names(&config.methods),
             "retention": duration_json(config.gate.policy().retention),
             "finalRetention": duration_json(final_retention(config)),
@@ -78,6 +79,8 @@ impl PolicyPage {
             "protected": true,
             "key": config.key.describe(),
             "keyRequired": config.key_required,
+            "caller": config.scope.describe(),
+            "fingerprint": config.fingerprint.describe(),
             "retention": duration_json(config.gate.policy().retention),
             "finalRetention": duration_json(final_retention(config)),
         }))

@@ -1,4 +1,5 @@
 mod spec;
+mod template;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,10 +8,11 @@ use bytes::Bytes;
 use hapax_core::RecordKey;
 use http::header::{CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) use spec::PROBLEMS;
 use spec::ProblemSpec;
+pub use template::ProblemTemplate;
 
 /// The default path of the policy page, which explains the contract of a server and its problems.
 ///
@@ -157,6 +159,11 @@ impl Problem {
 /// # fn is_one(_: impl ShowProblem) {}
 /// # is_one(show);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not show problems",
+    label = "does not implement `ShowProblem`",
+    note = "pass a `ProblemDetails`, a `ProblemTemplate`, or a closure `|problem: &Problem, rk| -> Response<Bytes>`"
+)]
 pub trait ShowProblem: Send + Sync + 'static {
     /// The response. `rk` is the key of the request's record, if the request has one.
     fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes>;
@@ -216,10 +223,20 @@ impl ProblemDetails {
             document["instance"] = format!("urn:hapax:record:{rk}").into();
             document["operation"] = rk.operation().to_string().into();
         }
+        self.response(problem, rk, ("application/problem+json", document))
+    }
+
+    /// The response with this document of this media type.
+    fn response(
+        &self,
+        problem: &Problem,
+        rk: Option<&RecordKey>,
+        (media_type, document): (&'static str, Value),
+    ) -> Response<Bytes> {
         let mut response = Response::new(Bytes::from(document.to_string()));
-        *response.status_mut() = spec.status;
+        *response.status_mut() = problem.status();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         headers.insert(CONTENT_LANGUAGE, HeaderValue::from_static("en"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(LINK, self.link.clone());

@@ -27,6 +27,7 @@ const ROUTES: &str = r#"
 # lease = "60s"
 # not-applied = [503]
 # final = [500]
+# tenant = ["authorization", "optional-header:X-Account"]
 
 # [relay.endpoints.NAME] is an endpoint of webhooks.
 #

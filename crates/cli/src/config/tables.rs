@@ -5,6 +5,7 @@ pub(super) mod gateway;
 pub(super) mod log;
 mod otlp;
 pub(super) mod policy;
+pub(super) mod profile;
 pub(super) mod relay;
 pub(super) mod route;
 pub(super) mod secrets;
@@ -26,8 +27,10 @@ pub(crate) const TABLES: [(&str, &str); 9] = [
     (otlp::TABLE, "[otlp] of the file"),
 ];
 
-/// The table whose settings each route may override.
-pub(crate) const PER_ROUTE: &str = policy::TABLE;
+/// The settings that each route may override: those of `[policy]`, and who owns a key.
+pub(crate) fn per_route() -> impl Iterator<Item = &'static SettingSpec> {
+    of_table(policy::TABLE).chain(of_table(gateway::TABLE).filter(|setting| setting.flag == "tenant"))
+}
 
 /// A command with settings. All of them share one file, in which each reads the tables that concern it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use hapax::BoxError;
-use hapax::http::{Problem, ProblemDetails, RequestBody, RequestOrigin, ResponseBody, ShowProblem};
+use hapax::http::{Problem, ProblemDetails, ProblemTemplate, RequestBody, RequestOrigin, ResponseBody, ShowProblem};
 use hapax::runtime::BoxFuture;
 use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response, Version};
@@ -55,6 +55,8 @@ pub(crate) struct IngressRules {
     /// The proxies whose X-Forwarded-For names the client.
     pub(crate) trusted: TrustedProxies,
     pub(crate) cross_origin: Arc<CrossOrigin>,
+    /// The shape of problems. None: problem details.
+    pub(crate) problem_template: Option<Arc<ProblemTemplate>>,
     pub(crate) shares: Arc<Shares>,
     pub(crate) metrics: Arc<ListenerMetrics>,
     /// Set when the time for open requests is over: those that are left are cut.
@@ -76,6 +78,7 @@ impl IngressRules {
             limits,
             trusted,
             cross_origin: Arc::default(),
+            problem_template: None,
             shares,
             metrics,
             is_cutting,

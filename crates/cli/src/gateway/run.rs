@@ -10,9 +10,8 @@ use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::{Gate, OnStoreDown};
 use hapax_systems::OpenedStore;
-use http::HeaderName;
-use http::header::AUTHORIZATION;
 use http::uri::Scheme;
+use http::{HeaderName, Method};
 use rustls::ClientConfig;
 use serde_json::json;
 use tokio::signal::unix::Signal;
@@ -20,7 +19,7 @@ use tokio::signal::unix::Signal;
 use crate::admin::access::AdminAccess;
 use crate::admin::api::records::{AnswerForm, RecordDesk};
 use crate::admin::api::{AdminApi, PolicyDescription, on_lapse, policy_fields};
-use crate::config::{Config, ConfiguredRoute, KeySource, Protect, Rules};
+use crate::config::{Config, ConfiguredRoute, KeySource, Protect, Rules, tenant_fields};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::cross_origin::CrossOrigin;
 use crate::gateway::ingress::field_names::ProtectedFields;
@@ -179,6 +178,7 @@ async fn listen(
     let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
     rules.trusted = config.trusted_proxies.clone();
     rules.tenant = tenant(&config.tenant);
+    rules.problem_template = config.problem_template.clone();
     rules.cross_origin = Arc::new(CrossOrigin::new(config.allowed_origins.clone()));
     let server = GatewayServer::new(services, rules).tls(acceptor);
     let stopping = async {
@@ -190,22 +190,24 @@ async fn listen(
     Ok(executors)
 }
 
-/// Returns the fields that identify the tenant or the key on some route.
+/// Returns the fields that identify the tenant or the key on some route, or that are compared there.
 fn protected_fields(config: &Config) -> ProtectedFields {
     let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
-    let keys = rules.filter_map(|rules| match &rules.key {
-        KeySource::Field(key) => Some(key.name().clone()),
-        KeySource::Body(_) => None,
+    let names = rules.flat_map(|rules| {
+        let key = match &rules.key {
+            KeySource::Field(key) => Some(key.name().clone()),
+            KeySource::Body(_) => None,
+        };
+        key.into_iter().chain(tenant_fields(&rules.tenant)).chain(rules.compared_headers.clone())
     });
-    ProtectedFields::with(keys.chain(tenant(&config.tenant))).underscores(config.underscore_fields)
+    ProtectedFields::with(names).underscores(config.underscore_fields)
 }
 
-/// Returns the field that identifies the tenant, if one does.
+/// Returns the first field that identifies the tenant and must be there, if one does.
 fn tenant(tenant: &Tenant) -> Option<HeaderName> {
     match tenant {
-        Tenant::Authorization => Some(AUTHORIZATION),
-        Tenant::Header(name) => Some(name.clone()),
-        Tenant::None => None,
+        Tenant::Authorization | Tenant::Header(_) | Tenant::None => tenant_fields(tenant).into_iter().next(),
+        Tenant::Parts(parts) => parts.iter().find(|part| part.is_required()).map(|part| part.name().clone()),
     }
 }
 
@@ -224,13 +226,13 @@ fn admin_api(config: &Config, store: OpenedStore) -> AdminApi {
 
 /// Builds one layer for each route and one for all other requests.
 fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
-    let others = layer(config, gate, &config.rules, config.protect)?;
+    let others = layer(config, gate, &config.rules, config.protect)?.methods(config.methods.clone());
     let routes = config.routes.iter().map(|route| {
         let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
-        let ConfiguredRoute { methods, pattern, outcomes, .. } = route.clone();
+        let ConfiguredRoute { methods, pattern, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
         // A layer that protects no method lets the requests of an unprotected route stream through.
-        let layer = layer.outcome_with(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
+        let layer = layer.methods(if is_protected { methods.clone() } else { Vec::new() });
         Ok(RouteLayer { methods, pattern, layer, is_protected })
     });
     Ok(Routes::new(routes.collect::<Result<_, hapax::Error>>()?, others))
@@ -238,11 +240,16 @@ fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
 
 fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Result<IdempotencyLayer, hapax::Error> {
     let layer = IdempotencyLayer::new(gate.clone())
-        .tenant(&config.namespace, config.tenant.clone())?
+        .tenant(&config.namespace, rules.tenant.clone())?
         .identity(config.identity.clone())
-        .fingerprint_with(fingerprint(config, rules))
+        .fingerprint_with(with_scheme(config, &rules.fingerprint))
+        .outcome_with(rules.outcomes.clone())
         .max_request_body(rules.max_request_body)
         .max_stored_body(rules.max_stored_body);
+    let layer = match &rules.older_fingerprint {
+        Some(older) => layer.older_fingerprint_with(with_scheme(config, older)),
+        None => layer,
+    };
     let layer = match &rules.key {
         KeySource::Field(key) => layer.key_with(key.clone()),
         KeySource::Body(key) => layer.key_with(key.clone()),
@@ -255,10 +262,9 @@ fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Resul
 }
 
 /// Returns how payloads are compared. The listener knows the scheme, which the default port of a host depends on.
-fn fingerprint(config: &Config, rules: &Rules) -> RawFingerprint {
+fn with_scheme(config: &Config, fingerprint: &RawFingerprint) -> RawFingerprint {
     let scheme = if config.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-    let fingerprint = RawFingerprint::default().scheme(scheme);
-    if rules.compares_host { fingerprint } else { fingerprint.without_host() }
+    fingerprint.clone().scheme(scheme)
 }
 
 /// Logs the addresses and routes, and each setting that weakens the protection.
@@ -268,11 +274,12 @@ fn log_configuration(config: &Config) {
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
+    let methods: Vec<_> = config.methods.iter().map(Method::as_str).collect();
     let (upstream, routes) = (&upstream.authority, config.routes.len());
     let (store, on_lapse) = (config.store.place(), on_lapse(&config.settings.policy.on_lapse));
     tracing::info!(
         version = VERSION, %listen, %admin, %upstream, %store, on_lapse, key = %protect, routes,
-        "POST and PATCH are protected"
+        "{} are protected", methods.join(" and ")
     );
     if matches!(AdminAccess::new(&config.admin), AdminAccess::NoClient) {
         let paths = "/metrics and the admin API are";
@@ -292,6 +299,10 @@ fn log_configuration(config: &Config) {
         }
         Tenant::Header(ref name) => {
             tracing::info!(%name, "tenants are identified by this header; only a trusted proxy may set it");
+        }
+        Tenant::Parts(_) => {
+            let names: Vec<_> = tenant_fields(&config.tenant).iter().map(ToString::to_string).collect();
+            tracing::info!(names = names.join(","), "tenants are identified by these header fields together");
         }
     }
 }

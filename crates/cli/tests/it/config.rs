@@ -225,7 +225,7 @@ fn every_contradiction_is_refused_with_its_remedy() {
         (
             "[[route]]\npath = '/a'\nfinal = [500]\nunknown = [502, 500]",
             &[],
-            "hapax.toml:4: 500 is in final and in unknown",
+            "hapax.toml:4: unknown: 500 is in final and in unknown",
         ),
         (
             "[[route]]\npath = '/a'\nprotect = 'off'\nlease = '5s'",

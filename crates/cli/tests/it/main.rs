@@ -25,6 +25,7 @@ mod demo;
 mod disk;
 mod edited_records;
 mod file_modes;
+mod fingerprints;
 mod foreign_journals;
 mod forged_fields;
 #[cfg(target_os = "linux")]
@@ -57,6 +58,7 @@ mod outbox;
 mod outbox_commands;
 mod packaging;
 mod plan;
+mod profiles;
 mod raw_http;
 mod reconcile;
 mod reconciliation;

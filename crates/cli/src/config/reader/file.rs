@@ -9,7 +9,7 @@ use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{FileLine, GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
-use crate::config::tables::{Configured, PER_ROUTE, TABLES, all, of_table};
+use crate::config::tables::{Configured, TABLES, all, of_table, per_route};
 use crate::files;
 
 /// The values in the configuration file, not parsed yet.
@@ -52,12 +52,12 @@ pub(crate) struct RouteTable {
     pub(crate) line: FileLine,
     /// The fields that only routes have, by key.
     pub(crate) fields: BTreeMap<&'static str, GivenValue>,
-    /// The settings of `[policy]` that the route overrides.
+    /// The settings that the route overrides.
     pub(crate) overrides: ByFlag,
 }
 
 /// The fields that only routes have.
-pub(crate) const ROUTE_FIELDS: [&str; 7] = ["method", "path", "protect", "applied", "not-applied", "final", "unknown"];
+pub(crate) const ROUTE_FIELDS: [&str; 3] = ["method", "path", "protect"];
 
 /// The setting of `[policy]` that a route cannot override: it has `protect` instead.
 const KEY: &str = "key";
@@ -140,7 +140,7 @@ impl FileReader<'_> {
         let Some(table) = value.as_table() else { bail!("{line}: every route is a table; write [[route]]") };
         let mut route = RouteTable { line, fields: BTreeMap::new(), overrides: ByFlag::new() };
         for (key, value) in table {
-            let setting = of_table(PER_ROUTE).find(|setting| setting.key == key.name);
+            let setting = per_route().find(|setting| setting.key == key.name);
             let field = ROUTE_FIELDS.into_iter().find(|name| *name == key.name);
             if key.name == KEY {
                 bail!(
@@ -150,10 +150,10 @@ impl FileReader<'_> {
             } else if let Some(setting) = setting {
                 route.overrides.insert(setting.flag, self.given(key, value, setting.is_list)?);
             } else if let Some(name) = field {
-                // The fields of a route are lists, except `path` and `protect`.
-                route.fields.insert(name, self.given(key, value, name != "path" && name != "protect")?);
+                // Of the fields of a route, `method` is a list.
+                route.fields.insert(name, self.given(key, value, name == "method")?);
             } else {
-                let settings = of_table(PER_ROUTE).map(|setting| setting.key).filter(|key| *key != KEY);
+                let settings = per_route().map(|setting| setting.key).filter(|key| *key != KEY);
                 let known: Vec<_> = ROUTE_FIELDS.into_iter().chain(settings).collect();
                 return Err(self.unknown(key, &format!("key {key}"), "in [[route]]", &known));
             }
@@ -268,7 +268,7 @@ mod tests {
             (&routes[0].fields["path"].texts[0], &routes[0].overrides["lease"].texts[0]),
             (&"/a".into(), &"1s".into())
         );
-        assert_eq!(routes[1].fields["final"].texts, ["500", "501"]);
+        assert_eq!(routes[1].overrides["final"].texts, ["500", "501"]);
     }
 
     #[test]

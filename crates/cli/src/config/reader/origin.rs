@@ -9,6 +9,8 @@ pub(crate) enum Origin {
     Flag(&'static SettingSpec),
     Environment(&'static SettingSpec),
     File(FileLine),
+    /// The profile of this name, which the user chose.
+    Profile(&'static str),
     /// The user did not give the value.
     Default,
 }
@@ -32,6 +34,7 @@ impl fmt::Display for Origin {
             Self::Flag(setting) => write!(f, "--{}", setting.flag),
             Self::Environment(setting) => f.write_str(setting.variable),
             Self::File(line) => line.fmt(f),
+            Self::Profile(name) => write!(f, "profile {name}"),
             Self::Default => f.write_str("default"),
         }
     }

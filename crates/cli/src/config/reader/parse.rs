@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hapax::http::headers::is_storable;
-use hapax::http::{JsonKey, Tenant};
+use hapax::http::headers::{HOP_BY_HOP, RESERVED_PREFIX, is_storable};
+use hapax::http::{JsonKey, ProblemTemplate, TenantPart};
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
 
-use crate::gateway::ingress::field_names::UnderscoreFields;
+use crate::gateway::ingress::field_names::{UnderscoreFields, is_of_proxies};
 use crate::serve::logs::LogFormat;
 use crate::upstream::client::Upstream;
 
@@ -140,13 +140,66 @@ pub(crate) fn upstream(text: &str) -> Result<Upstream, anyhow::Error> {
     Ok(Upstream { scheme, authority, is_h2 })
 }
 
-pub(crate) fn tenant(text: &str) -> Result<Tenant, anyhow::Error> {
+/// A part of the rule for tenants. None: `none`.
+pub(crate) fn tenant_part(text: &str) -> Result<Option<TenantPart>, anyhow::Error> {
     match text.split_once(':') {
-        None if text == "authorization" => Ok(Tenant::Authorization),
-        None if text == "none" => Ok(Tenant::None),
-        Some(("header", name)) => header(name).map(Tenant::Header),
-        _ => bail!("write authorization, header:NAME or none"),
+        None if text == "authorization" => Ok(Some(TenantPart::Authorization)),
+        None if text == "none" => Ok(None),
+        Some(("header", name)) => header(name).map(TenantPart::Header).map(Some),
+        Some(("optional-header", name)) => header(name).map(TenantPart::OptionalHeader).map(Some),
+        _ => bail!("write authorization, header:NAME, optional-header:NAME or none"),
     }
+}
+
+/// A change of the rule by which payloads are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FingerprintChange {
+    /// No change.
+    Raw,
+    /// No rule at all.
+    NoRule,
+    JsonCanonical,
+    WithoutHost,
+    Header(HeaderName),
+    WithoutQuery(String),
+}
+
+pub(crate) fn fingerprint_change(text: &str) -> Result<FingerprintChange, anyhow::Error> {
+    match (text, text.split_once(':')) {
+        ("raw", _) => Ok(FingerprintChange::Raw),
+        ("none", _) => Ok(FingerprintChange::NoRule),
+        ("json-canonical", _) => Ok(FingerprintChange::JsonCanonical),
+        ("host:off", _) => Ok(FingerprintChange::WithoutHost),
+        (_, Some(("header", name))) => compared_header(name).map(FingerprintChange::Header),
+        (_, Some(("without-query", name))) => query_parameter(name).map(FingerprintChange::WithoutQuery),
+        _ => bail!("write raw, none, json-canonical, host:off, header:NAME or without-query:NAME"),
+    }
+}
+
+/// A field that the fingerprint may cover: the gateway neither sets nor removes it.
+pub(crate) fn compared_header(text: &str) -> Result<HeaderName, anyhow::Error> {
+    let name = header(text)?;
+    if HOP_BY_HOP.contains(&name) || name.as_str().starts_with(RESERVED_PREFIX) || is_of_proxies(&name) {
+        bail!("{name} does not reach the API as the client sent it; name another field");
+    }
+    Ok(name)
+}
+
+/// A template of problems. None: problem details.
+pub(crate) fn problem_format(text: &str) -> Result<Option<ProblemTemplate>, anyhow::Error> {
+    match text.split_once(':') {
+        None if text == "problem+json" => Ok(None),
+        Some(("json", template)) => Ok(Some(ProblemTemplate::parse(template)?)),
+        _ => bail!("write problem+json or json:TEMPLATE"),
+    }
+}
+
+/// The name of a parameter of the query, as it is written there.
+pub(crate) fn query_parameter(text: &str) -> Result<String, anyhow::Error> {
+    if text.is_empty() || text.contains(['&', '=', ';', '#']) {
+        bail!("write the name of a parameter as it is in the query, without its value");
+    }
+    Ok(text.to_owned())
 }
 
 /// An origin as browsers send it: scheme, host, and a port that is not the usual one. `*` stands for every origin.
@@ -233,6 +286,7 @@ words! {
     protect -> Protect { "required" => Protect::Required, "optional" => Protect::Optional, "off" => Protect::Off }
     is_strict -> bool { "lenient" => false, "strict" => true }
     is_retry -> bool { "hold" => false, "retry" => true }
+    is_json_canonical -> bool { "raw" => false, "json-canonical" => true }
     is_pass -> bool { "reject" => false, "pass" => true }
     is_park -> bool { "continue" => false, "park" => true }
     is_on -> bool { "off" => false, "on" => true }
@@ -254,13 +308,24 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_rule_has_one_of_three_forms() {
-        assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
-        assert_eq!(tenant("header:X-Account").unwrap(), Tenant::Header("x-account".parse().unwrap()));
-        assert_eq!(tenant("none").unwrap(), Tenant::None);
-        for rule in ["", "header", "header:", "header:a b", "nobody"] {
-            assert!(tenant(rule).is_err(), "{rule}");
+    fn a_part_of_a_tenant_has_one_of_four_forms() {
+        let account: HeaderName = "x-account".parse().unwrap();
+        assert_eq!(tenant_part("authorization").unwrap(), Some(TenantPart::Authorization));
+        assert_eq!(tenant_part("header:X-Account").unwrap(), Some(TenantPart::Header(account.clone())));
+        assert_eq!(tenant_part("optional-header:X-Account").unwrap(), Some(TenantPart::OptionalHeader(account)));
+        assert_eq!(tenant_part("none").unwrap(), None);
+        for rule in ["", "header", "header:", "header:a b", "optional-header:", "nobody"] {
+            assert!(tenant_part(rule).is_err(), "{rule}");
         }
+    }
+
+    #[test]
+    fn a_compared_field_reaches_the_api_as_it_was_sent() {
+        assert_eq!(compared_header("Stripe-Account").unwrap(), "stripe-account");
+        for name in ["connection", "Hapax-Token", "X-Forwarded-For", "x-real-ip", "a b", ""] {
+            assert!(compared_header(name).is_err(), "{name}");
+        }
+        assert!(query_parameter("trace_id").is_ok() && query_parameter("a=b").is_err() && query_parameter("").is_err());
     }
 
     #[test]

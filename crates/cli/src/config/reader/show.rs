@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::config::reader::file::{EndpointTable, ROUTE_FIELDS};
+use http::Method;
+
+use crate::config::reader::file::EndpointTable;
 use crate::config::reader::origin::GivenValue;
 use crate::config::reader::parse::Protect;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::tables::route::ConfiguredRoute;
-use crate::config::tables::{Configured, PER_ROUTE, of_table};
+use crate::config::tables::{Configured, per_route};
 use crate::serve::logs::escape_controls;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.
@@ -20,8 +22,15 @@ pub(in crate::config) fn settings(command: Configured, values: &Values, derived:
     table("SETTING", command.settings().map(|setting| setting_row(setting, values, derived)))
 }
 
+/// How requests are handled that have no route.
+#[derive(Debug)]
+pub(crate) struct Others<'a> {
+    pub(crate) protect: Protect,
+    pub(crate) methods: &'a [Method],
+}
+
 /// Lists every setting of a gateway with its value and origin, and every route.
-pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute], protect: Protect) -> String {
+pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute], others: &Others<'_>) -> String {
     let mut shown = settings(Configured::Gateway, values, derived);
     if !routes.is_empty() {
         shown += "\nA route takes every value that it does not set from above. The first route that matches applies.\n";
@@ -30,8 +39,11 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute
         shown += &escaped_line(&format!("ROUTE {}  ({})", route.name(), route.table.line));
         shown += &table("", route_rows(route));
     }
-    let others = if routes.is_empty() { "POST and PATCH" } else { "POST and PATCH without a route" };
-    shown += &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\n");
+    let Others { protect, .. } = others;
+    let methods = others.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(" and ");
+    let without = if routes.is_empty() { "" } else { " without a route" };
+    shown +=
+        &format!("\n{methods}{without}: protected, key {protect}. Every other request is forwarded unprotected.\n");
     shown + &absent_files(values) + "ok\n"
 }
 
@@ -70,11 +82,8 @@ fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived
 
 fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = ShownRow> {
     let protect = route.table.fields.get("protect").map_or("as `key`".into(), origin);
-    let fields = ROUTE_FIELDS.iter().filter(|name| !["method", "path", "protect"].contains(name));
-    let fields = fields.filter_map(|name| Some((*name, route.table.fields.get(name)?)));
-    let overrides = of_table(PER_ROUTE);
-    let overrides = overrides.filter_map(|setting| Some((setting.flag, route.table.overrides.get(setting.flag)?)));
-    let rows = fields.chain(overrides).map(|(name, given)| (name, given.texts.join(","), origin(given)));
+    let overrides = per_route().filter_map(|setting| Some((setting.flag, route.table.overrides.get(setting.flag)?)));
+    let rows = overrides.map(|(name, given)| (name, given.texts.join(","), origin(given)));
     std::iter::once(("protect", route.protect.to_string(), protect)).chain(rows)
 }
 

@@ -7,6 +7,7 @@ use hapax::settings::InvalidSetting;
 
 use crate::config::reader::origin::{GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
+use crate::config::tables::profile::Profile;
 
 /// The value of every setting, each from the first origin that has one: flag, environment variable, file, default.
 #[derive(Clone, Debug)]
@@ -32,6 +33,16 @@ impl Values {
             (setting.flag, SettingValue { setting, given })
         };
         Self { by_flag: settings.map(merge).collect() }
+    }
+
+    /// Returns a copy in which the values of a profile replace the defaults.
+    pub(crate) fn with_profile(&self, profile: &Profile) -> Self {
+        let is_free = |flag: &str| !self.is_chosen(flag);
+        let given = profile.values.iter().filter(|(flag, _)| is_free(flag)).map(|(flag, texts)| {
+            let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+            (*flag, GivenValue { texts, origin: Origin::Profile(profile.name) })
+        });
+        self.with(&given.collect())
     }
 
     /// Returns a copy in which the overrides of a route replace the values.
@@ -82,7 +93,7 @@ impl Values {
     pub(crate) fn wrong(&self, flag: &str, reason: impl fmt::Display) -> anyhow::Error {
         match self.given(flag).map_or(&Origin::Default, |given| &given.origin) {
             Origin::File(line) => anyhow!("{line}: {}: {reason}", self.key(flag)),
-            origin @ (Origin::Flag(_) | Origin::Environment(_)) => anyhow!("{origin}: {reason}"),
+            origin @ (Origin::Flag(_) | Origin::Environment(_) | Origin::Profile(_)) => anyhow!("{origin}: {reason}"),
             Origin::Default => anyhow!("{flag} (default): {reason}"),
         }
     }

@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use hapax::Settings;
-use hapax::http::Tenant;
+use hapax::http::{ProblemTemplate, Tenant};
+use http::Method;
 
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::config::tables::policy::Rules;
+use crate::config::tables::policy::{self, Rules};
 use crate::files;
 use crate::gateway::ingress::cross_origin::AllowedOrigins;
 use crate::gateway::limits::Limits;
@@ -21,6 +23,13 @@ use crate::serve::shutdown::Shutdown;
 pub(crate) const TABLE: &str = "gateway";
 
 pub(crate) const SETTINGS: &[SettingSpec] = &[
+    SettingSpec::new(TABLE, "profile", "HAPAX_PROFILE")
+        .value("NAME")
+        .help("Set of values for settings that are not given: `stripe` or `ietf`; --check lists them")
+        .details(
+            "stripe: what the libraries of Stripe expect: keys are optional, POST and DELETE are protected, and \
+             problems have the shape of its errors. ietf: the contract of the draft, as by default.",
+        ),
     SettingSpec::new(TABLE, "upstream", "HAPAX_UPSTREAM")
         .value("URL")
         .help("The API that requests are forwarded to: https://HOST:PORT, http://HOST:PORT or h2c://HOST:PORT")
@@ -149,12 +158,30 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "tenant", "HAPAX_TENANT")
         .value("RULE")
         .default("authorization")
-        .help("How the owner of a key is identified: `authorization`, `header:NAME` or `none`")
+        .list()
+        .help("How the owner of a key is identified: `authorization`, `header:NAME` or `none`; or by several fields")
         .details(
             "authorization: by a hash of the Authorization field, so a renewed credential is a new tenant. \
              A replay does not ask the API whether the credential still holds. \
              header:NAME: by a header that only a trusted proxy may set. \
-             none: not at all, so all callers share keys and answers.",
+             none: not at all, so all callers share keys and answers. \
+             Several, with commas: by a hash of all of these fields, for instance authorization,header:X-Account. \
+             optional-header:NAME may be absent, as a field that chooses one of the accounts of a credential. \
+             A [[route]] may have a rule of its own. Under another rule every key is new: a retry across the change \
+             runs again.",
+        ),
+    SettingSpec::new(TABLE, "protect-method", "HAPAX_PROTECT_METHOD")
+        .value("METHOD")
+        .default("POST,PATCH")
+        .list()
+        .help("Method whose requests are protected, on routes that name none and without a route"),
+    SettingSpec::new(TABLE, "problem-format", "HAPAX_PROBLEM_FORMAT")
+        .value("FORMAT")
+        .default("problem+json")
+        .help("How the gateway shows problems: `problem+json`, or `json:TEMPLATE` in the shape of the API's errors")
+        .details(
+            "TEMPLATE is JSON with placeholders in its strings: {name}, {title}, {status}, {detail}, {retry}, {type}, \
+             {instance} and {operation}, for instance json:{\"error\":{\"code\":\"{name}\",\"text\":\"{detail}\"}}.",
         ),
     SettingSpec::new(TABLE, "underscore-headers", "HAPAX_UNDERSCORE_HEADERS")
         .value("POLICY")
@@ -205,6 +232,28 @@ pub(crate) fn drain(values: &Values) -> Result<(Duration, Duration), anyhow::Err
         return Err(values.too_long("drain-delay", "drain", margin, "running requests need time to end"));
     }
     Ok((delay, limit))
+}
+
+/// Reads the methods that are protected where no route says otherwise.
+///
+/// # Errors
+/// If a method is never protected, or there is none.
+pub(crate) fn methods(values: &Values) -> Result<Vec<Method>, anyhow::Error> {
+    match values.list("protect-method", parse::method)? {
+        methods if methods.is_empty() => {
+            Err(values
+                .wrong("protect-method", "the list is empty; to protect no request, write a route with `protect`"))
+        }
+        methods => Ok(methods),
+    }
+}
+
+/// Reads the template of problems. None: they are shown as problem details.
+///
+/// # Errors
+/// If the template is malformed.
+pub(crate) fn problem_template(values: &Values) -> Result<Option<Arc<ProblemTemplate>>, anyhow::Error> {
+    Ok(values.one("problem-format", parse::problem_format)?.map(Arc::new))
 }
 
 /// Reads the paths of the server certificate and its key.
@@ -271,7 +320,7 @@ pub(crate) fn gate_settings(values: &Values, rules: &Rules) -> Result<Settings, 
     settings.policy = rules.policy.clone();
     settings.validate().map_err(|invalid| values.invalid(&invalid))?;
     let is_chosen = values.is_chosen("max-in-flight-per-tenant");
-    let is_one_tenant = values.one("tenant", parse::tenant)? == Tenant::None;
+    let is_one_tenant = policy::tenant(values)? == Tenant::None;
     let is_over = settings.max_in_flight_per_tenant > settings.max_in_flight;
     if is_over && is_chosen {
         let reason = format!("must not be larger than {}", values.quoted("max-in-flight"));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use hapax::http::{Grammar, JsonKey, KeyField, Tenant};
+use hapax::http::{Grammar, JsonKey, KeyField, RawFingerprint, StatusOutcomes, Tenant, TenantPart};
 use hapax::{OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
-use crate::config::reader::parse::{self, KeyPlace};
+use crate::config::reader::parse::{self, FingerprintChange, KeyPlace};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 
@@ -79,6 +79,22 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
             "hold: 409 outcome-unknown until an operator resolves it, so there is never a second effect. \
              retry: the request runs again; choose it only if a second effect does no harm.",
         ),
+    SettingSpec::new(TABLE, "applied", "HAPAX_APPLIED")
+        .value("STATUS")
+        .list()
+        .help("Status of the API after which the effect happened; the answer is replayed"),
+    SettingSpec::new(TABLE, "not-applied", "HAPAX_NOT_APPLIED")
+        .value("STATUS")
+        .list()
+        .help("Status of the API after which the effect did not happen; a retry runs again"),
+    SettingSpec::new(TABLE, "final", "HAPAX_FINAL")
+        .value("STATUS")
+        .list()
+        .help("Status of the API after which the effect never happens; the answer is replayed"),
+    SettingSpec::new(TABLE, "unknown", "HAPAX_UNKNOWN")
+        .value("STATUS")
+        .list()
+        .help("Status of the API after which the effect may have happened; --on-lapse says what a retry gets"),
     SettingSpec::new(TABLE, "when-store-down", "HAPAX_WHEN_STORE_DOWN")
         .value("POLICY")
         .default("reject")
@@ -104,6 +120,33 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
             "on: the same key sent to another host gets 422. Upper and lower case and the default port do not count. \
              off: choose it only if all hosts lead to the same service.",
         ),
+    SettingSpec::new(TABLE, "fingerprint", "HAPAX_FINGERPRINT")
+        .value("FORM")
+        .default("raw")
+        .help("How bodies are compared: `raw` or `json-canonical`")
+        .details(
+            "raw: byte for byte. json-canonical: JSON by its value, so that neither white space nor the order of \
+             members counts. JSON that two services may read differently, and any other body, is compared raw.",
+        ),
+    SettingSpec::new(TABLE, "fingerprint-header", "HAPAX_FINGERPRINT_HEADER")
+        .value("NAME")
+        .list()
+        .help("Header field that a retry must have with the same value, for instance one that chooses an account"),
+    SettingSpec::new(TABLE, "ignore-query", "HAPAX_IGNORE_QUERY")
+        .value("NAME")
+        .list()
+        .help("Parameter of the query that may differ in a retry, for instance the id of a trace"),
+    SettingSpec::new(TABLE, "older-fingerprint", "HAPAX_OLDER_FINGERPRINT")
+        .value("RULE")
+        .list()
+        .help("Rule of comparison that is accepted, too, as `fingerprint` on the policy page names it")
+        .details(
+            "Each change of fingerprint, fingerprint-header, ignore-query or fingerprint-host makes another rule. \
+             Without this setting, records made under the rule of the defaults are accepted beside a changed rule. \
+             If another rule was in use, name it for one retention: \
+             raw, or a list of json-canonical, host:off, header:NAME and without-query:NAME. none: no other rule. \
+             Several gateways: let all of them accept the new rule so, before the first one uses it.",
+        ),
     SettingSpec::new(TABLE, "store-header", "HAPAX_STORE_HEADER")
         .value("NAME")
         .list()
@@ -115,7 +158,14 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
 pub(crate) struct Rules {
     pub(crate) policy: Policy,
     pub(crate) key: KeySource,
-    pub(crate) compares_host: bool,
+    /// What a status of the API means.
+    pub(crate) outcomes: StatusOutcomes,
+    pub(crate) tenant: Tenant,
+    pub(crate) fingerprint: RawFingerprint,
+    /// The rule by which older records were made.
+    pub(crate) older_fingerprint: Option<RawFingerprint>,
+    /// The fields that the fingerprint covers.
+    pub(crate) compared_headers: Vec<HeaderName>,
     pub(crate) max_request_body: usize,
     pub(crate) max_stored_body: usize,
     pub(crate) store_headers: Vec<HeaderName>,
@@ -134,15 +184,116 @@ impl Rules {
         let policy = policy(values)?;
         policy.validate().map_err(|invalid| values.invalid(&invalid))?;
         check_timeouts(values, &policy)?;
+        let fingerprint = fingerprint(values)?;
         Ok(Self {
             policy,
             key: key(values)?,
-            compares_host: values.one("fingerprint-host", parse::is_on)?,
+            outcomes: outcomes(values)?,
+            tenant: tenant(values)?,
+            older_fingerprint: older_fingerprint(values, &fingerprint)?,
+            fingerprint,
+            compared_headers: values.list("fingerprint-header", parse::compared_header)?,
             max_request_body: values.one("max-request-body", parse::bytes)?,
             max_stored_body: values.one("max-stored-body", parse::bytes)?,
             store_headers: values.list("store-header", parse::storable_header)?,
         })
     }
+}
+
+/// Reads what a status of the API means.
+fn outcomes(values: &Values) -> Result<StatusOutcomes, anyhow::Error> {
+    let mut outcomes = StatusOutcomes::default();
+    let mut named: Vec<(u16, &str)> = Vec::new();
+    for (name, add) in STATUS_LISTS {
+        let statuses = values.list(name, parse::status)?;
+        if let Some((status, other)) = named.iter().find(|(status, _)| statuses.contains(status)) {
+            let reason = format!("{status} is in {other} and in {name}; remove it from one of them");
+            return Err(values.wrong(name, reason));
+        }
+        named.extend(statuses.iter().map(|status| (*status, *name)));
+        outcomes = add(outcomes, statuses);
+    }
+    Ok(outcomes)
+}
+
+type AddStatuses = fn(StatusOutcomes, Vec<u16>) -> StatusOutcomes;
+
+/// The lists that give a status its outcome.
+const STATUS_LISTS: &[(&str, AddStatuses)] = &[
+    ("applied", StatusOutcomes::applied),
+    ("not-applied", StatusOutcomes::not_applied),
+    ("final", StatusOutcomes::finally),
+    ("unknown", StatusOutcomes::unknown),
+];
+
+/// Reads who owns a key.
+///
+/// # Errors
+/// If a rule is malformed, named twice, or does not go together with the others.
+pub(crate) fn tenant(values: &Values) -> Result<Tenant, anyhow::Error> {
+    let parts = values.list("tenant", parse::tenant_part)?;
+    let is_twice = |(index, part): (usize, &Option<TenantPart>)| {
+        let name = part.as_ref().map(TenantPart::name);
+        parts[..index].iter().any(|earlier| earlier.as_ref().map(TenantPart::name) == name)
+    };
+    if parts.iter().enumerate().any(is_twice) {
+        return Err(values.wrong("tenant", "a rule names one field twice; remove one of them"));
+    }
+    let named: Vec<_> = parts.iter().flatten().cloned().collect();
+    match named.as_slice() {
+        [] if parts.is_empty() => Err(values.wrong("tenant", "the list is empty; write `none` to identify no owner")),
+        [] => Ok(Tenant::None),
+        _ if named.len() < parts.len() => Err(values.wrong("tenant", "`none` stands for no rule; write it alone")),
+        [TenantPart::Authorization] => Ok(Tenant::Authorization),
+        [TenantPart::Header(name)] => Ok(Tenant::Header(name.clone())),
+        fields if fields.iter().any(TenantPart::is_required) => Ok(Tenant::Parts(named)),
+        _ => Err(values.wrong("tenant", "a request may lack all of these fields; add authorization or header:NAME")),
+    }
+}
+
+/// The fields that name a tenant.
+pub(crate) fn tenant_fields(tenant: &Tenant) -> Vec<HeaderName> {
+    match tenant {
+        Tenant::Authorization => vec![AUTHORIZATION],
+        Tenant::Header(name) => vec![name.clone()],
+        Tenant::Parts(parts) => parts.iter().map(|part| part.name().clone()).collect(),
+        Tenant::None => Vec::new(),
+    }
+}
+
+/// Reads how payloads are compared.
+fn fingerprint(values: &Values) -> Result<RawFingerprint, anyhow::Error> {
+    let mut rule = RawFingerprint::default();
+    if values.one("fingerprint", parse::is_json_canonical)? {
+        rule = rule.json_canonical();
+    }
+    if !values.one("fingerprint-host", parse::is_on)? {
+        rule = rule.without_host();
+    }
+    let headers = values.list("fingerprint-header", parse::compared_header)?;
+    let parameters = values.list("ignore-query", parse::query_parameter)?;
+    let rule = headers.into_iter().fold(rule, RawFingerprint::header);
+    Ok(parameters.into_iter().fold(rule, RawFingerprint::without_query_parameter))
+}
+
+/// Reads the other rule that is accepted, beside `newest`.
+fn older_fingerprint(values: &Values, newest: &RawFingerprint) -> Result<Option<RawFingerprint>, anyhow::Error> {
+    let changes = values.list("older-fingerprint", parse::fingerprint_change)?;
+    let is_alone = |change: &FingerprintChange| matches!(change, FingerprintChange::Raw | FingerprintChange::NoRule);
+    if changes.len() > 1 && changes.iter().any(is_alone) {
+        return Err(values.wrong("older-fingerprint", "`raw` and `none` stand alone; remove one of the values"));
+    }
+    if matches!(changes[..], [FingerprintChange::NoRule]) {
+        return Ok(None);
+    }
+    let older = changes.into_iter().fold(RawFingerprint::default(), |rule, change| match change {
+        FingerprintChange::Raw | FingerprintChange::NoRule => rule,
+        FingerprintChange::JsonCanonical => rule.json_canonical(),
+        FingerprintChange::WithoutHost => rule.without_host(),
+        FingerprintChange::Header(name) => rule.header(name),
+        FingerprintChange::WithoutQuery(name) => rule.without_query_parameter(name),
+    });
+    Ok((older != *newest).then_some(older))
 }
 
 fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
@@ -172,13 +323,8 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
     let is_strict = values.one("key-grammar", parse::is_strict)?;
     match values.one("key-from", parse::key_place)? {
         KeyPlace::Field(name) => {
-            let tenant = match values.one("tenant", parse::tenant)? {
-                Tenant::Authorization => Some(AUTHORIZATION),
-                Tenant::Header(name) => Some(name),
-                Tenant::None => None,
-            };
             // Each key would be its own tenant, so callers that send the same key would get each other's answers.
-            if tenant.as_ref() == Some(&name) {
+            if tenant_fields(&tenant(values)?).contains(&name) {
                 let tenant = values.quoted("tenant");
                 let reason = format!("{name} already identifies the tenant ({tenant}); choose another header");
                 return Err(values.wrong("key-from", reason));

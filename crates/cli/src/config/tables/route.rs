@@ -1,13 +1,13 @@
 //! `[[route]]`: requests with a policy of their own.
 
 use anyhow::{anyhow, bail};
-use hapax::http::StatusOutcomes;
 use http::Method;
 
 use crate::config::reader::file::RouteTable;
 use crate::config::reader::origin::{FileLine, GivenValue};
 use crate::config::reader::parse::{self, Protect};
 use crate::config::reader::values::{Parse, Values, quote};
+use crate::config::tables::gateway;
 use crate::config::tables::policy::Rules;
 use crate::gateway::routing::pattern::Pattern;
 
@@ -18,7 +18,6 @@ pub(crate) struct ConfiguredRoute {
     pub(crate) pattern: Pattern,
     pub(crate) protect: Protect,
     pub(crate) rules: Rules,
-    pub(crate) outcomes: StatusOutcomes,
     /// The route as it is written in the file.
     pub(crate) table: RouteTable,
 }
@@ -32,12 +31,11 @@ impl ConfiguredRoute {
         };
         let mut methods = list(&table, "method", parse::method)?;
         if methods.is_empty() {
-            methods = vec![Method::POST, Method::PATCH];
+            methods = gateway::methods(values)?;
         }
         let protect = list(&table, "protect", parse::protect)?.first().copied().unwrap_or(protect);
         let rules = Rules::read(&values.with(&table.overrides))?;
-        let outcomes = outcomes(&table)?;
-        let route = Self { methods, pattern, protect, rules, outcomes, table };
+        let route = Self { methods, pattern, protect, rules, table };
         route.refuse_unused()?;
         Ok(route)
     }
@@ -102,31 +100,6 @@ fn refuse_hidden(earlier: &ConfiguredRoute, route: &ConfiguredRoute) -> Result<(
         earlier.pattern
     );
 }
-
-fn outcomes(table: &RouteTable) -> Result<StatusOutcomes, anyhow::Error> {
-    let mut outcomes = StatusOutcomes::default();
-    let mut named: Vec<(u16, &str)> = Vec::new();
-    for (name, add) in STATUS_LISTS {
-        let statuses = list(table, name, parse::status)?;
-        if let Some((status, other)) = named.iter().find(|(status, _)| statuses.contains(status)) {
-            let origin = &table.fields[name].origin;
-            bail!("{origin}: {status} is in {other} and in {name}; remove it from one of them");
-        }
-        named.extend(statuses.iter().map(|status| (*status, *name)));
-        outcomes = add(outcomes, statuses);
-    }
-    Ok(outcomes)
-}
-
-type AddStatuses = fn(StatusOutcomes, Vec<u16>) -> StatusOutcomes;
-
-/// The lists of a route that give a status its outcome.
-const STATUS_LISTS: &[(&str, AddStatuses)] = &[
-    ("applied", StatusOutcomes::applied),
-    ("not-applied", StatusOutcomes::not_applied),
-    ("final", StatusOutcomes::finally),
-    ("unknown", StatusOutcomes::unknown),
-];
 
 /// Parses the values of a field that only routes have.
 fn list<T>(table: &RouteTable, name: &str, parse: Parse<T>) -> Result<Vec<T>, anyhow::Error> {

@@ -36,6 +36,11 @@ pub(crate) struct AccessLogEntry {
 }
 
 impl AccessLogEntry {
+    /// The rules of the listener that the request came to.
+    pub(crate) fn rules(&self) -> &IngressRules {
+        &self.rules
+    }
+
     pub(crate) fn new<B>(request: &Request<B>, open: OpenRequest, rules: Arc<IngressRules>) -> Self {
         Self {
             method: request.method().clone(),

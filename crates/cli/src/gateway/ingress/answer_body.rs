@@ -8,12 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hapax::BoxError;
 use hapax::gate::Provenance;
 use hapax::http::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED};
-use hapax::http::{Problem, ProblemDetails, ProtectedOutcome, RequestSummary, ResponseBody};
+use hapax::http::{
+    Problem, ProblemDetails, ProblemTemplate, ProtectedOutcome, RequestSummary, ResponseBody, ShowProblem,
+};
 use hapax::runtime::BoxFuture;
+use hapax::{BoxError, RecordKey};
 use http::Response;
+use http::header::CONTENT_TYPE;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::gateway::ingress::access_log::AccessLogEntry;
@@ -47,12 +50,20 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
     mut response: Response<ResponseBody<R>>,
     account: Arc<AddressAccount>,
 ) -> Response<AnswerBody<R>> {
+    if let (Some(template), Some(problem)) = (&entry.rules().problem_template, response.extensions().get()) {
+        let shown = template.show(problem, record_key_of(&response).as_ref());
+        response = with_document_of(shown, response);
+    }
     let (bytes, flow) = (response.body().bytes_in_memory(), StreamFlow::current());
     let mut taken = None;
     if bytes > 0 && (flow.is_some() || bytes > SMALL_BODY) {
         taken = account.take(Resource::Answers, bytes);
         if taken.is_none() {
-            response = if is_replayable(&response) { withhold(response) } else { response };
+            response = if is_replayable(&response) {
+                withhold(response, entry.rules().problem_template.as_deref())
+            } else {
+                response
+            };
             taken = Some(account.take_anyway(Resource::Answers, response.body().bytes_in_memory()));
         }
     }
@@ -73,6 +84,21 @@ fn outcome_of<B>(response: &Response<B>) -> Option<&ProtectedOutcome> {
     response.extensions().get::<RequestSummary>().map(|summary| &summary.outcome)
 }
 
+/// The record of a protected request.
+fn record_key_of<B>(response: &Response<B>) -> Option<RecordKey> {
+    response.extensions().get::<RequestSummary>().and_then(|summary| summary.record_key)
+}
+
+/// The response with the document of another one, and the media type of that document.
+fn with_document_of<R>(shown: Response<Bytes>, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
+    let (shown, document) = shown.into_parts();
+    let mut response = response.map(|_| ResponseBody::whole(document));
+    if let Some(media_type) = shown.headers.get(CONTENT_TYPE) {
+        response.headers_mut().insert(CONTENT_TYPE, media_type.clone());
+    }
+    response
+}
+
 /// Whether a copy of the request gets this answer.
 ///
 /// The live answer is the only one if its record is not confirmed, or if it is too long to be recorded. Then only its
@@ -91,12 +117,15 @@ fn is_replayable<R: Body<Data = Bytes>>(response: &Response<ResponseBody<R>>) ->
 }
 
 /// Replaces an answer by 503 `overloaded`.
-fn withhold<R>(response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
+fn withhold<R>(response: Response<ResponseBody<R>>, template: Option<&ProblemTemplate>) -> Response<ResponseBody<R>> {
     let Some(RequestSummary { record_key, outcome }) = response.extensions().get() else { return response };
     let problem = Problem::Overloaded;
     let was_run = matches!(outcome, ProtectedOutcome::Answered(Provenance::Fresh | Provenance::Canonical));
     let detail = if was_run { WITHHELD.into() } else { problem.detail() };
-    let shown = ProblemDetails::default().show_with_detail(&problem, &detail, record_key.as_ref());
+    let shown = match template {
+        Some(template) => template.show_with_detail(&problem, &detail, record_key.as_ref()),
+        None => ProblemDetails::default().show_with_detail(&problem, &detail, record_key.as_ref()),
+    };
     let mut shown = shown.map(ResponseBody::whole);
     let summary = RequestSummary { record_key: *record_key, outcome: ProtectedOutcome::Problem(problem) };
     shown.extensions_mut().insert(summary);
@@ -206,7 +235,7 @@ mod tests {
             let mut response = Response::new(ResponseBody::<Full<Bytes>>::whole("answer"));
             let outcome = ProtectedOutcome::Answered(provenance);
             response.extensions_mut().insert(RequestSummary { record_key: None, outcome });
-            let withheld = withhold(response);
+            let withheld = withhold(response, None);
             assert_eq!(withheld.status(), 503);
             assert_eq!(outcome_of(&withheld), Some(&ProtectedOutcome::Problem(Problem::Overloaded)));
             let body = withheld.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();

@@ -74,8 +74,7 @@ impl ProtectedFields {
 
     /// Whether a trailer must not have this name.
     pub(crate) fn is_never_trailer(&self, name: &HeaderName) -> bool {
-        let is_set_by_gateway = is_for_proxies(name) || name.as_str() == FORWARDED_FOR;
-        self.contains(name.as_str()) || is_set_by_gateway || self.is_imitated_by(name) || self.is_dropped(name)
+        self.contains(name.as_str()) || is_of_proxies(name) || self.is_imitated_by(name) || self.is_dropped(name)
     }
 }
 
@@ -84,6 +83,11 @@ impl ProtectedFields {
 pub(crate) fn is_for_proxies(name: &HeaderName) -> bool {
     let name = name.as_str();
     name == FORWARDED || name == REAL_IP || (name.starts_with(FORWARDED_PREFIX) && name != FORWARDED_FOR)
+}
+
+/// Whether the gateway sets, appends to or removes this field about the client of a proxy.
+pub(crate) fn is_of_proxies(name: &HeaderName) -> bool {
+    is_for_proxies(name) || name.as_str() == FORWARDED_FOR
 }
 
 fn has_prefix(name: &str, prefix: &str) -> bool {

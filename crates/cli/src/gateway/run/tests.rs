@@ -7,9 +7,11 @@ use std::time::Duration;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use hapax::http::TenantPart;
 use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax::store::{Chunk, Finding, Inserted, Memory, Scan, Severity, Swapped};
 use hapax::{Error, ErrorKind, Identity, Inspect, RecordKey, Result, Store};
+use http::header::AUTHORIZATION;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -357,6 +359,8 @@ async fn the_gateway_becomes_ready_again_without_a_request() {
 fn the_tenant_rule_names_the_field_of_the_tenant() {
     let account = HeaderName::from_static("x-account");
     assert_eq!(tenant(&Tenant::Authorization), Some(AUTHORIZATION));
-    assert_eq!(tenant(&Tenant::Header(account.clone())), Some(account));
+    assert_eq!(tenant(&Tenant::Header(account.clone())), Some(account.clone()));
     assert_eq!(tenant(&Tenant::None), None);
+    let parts = vec![TenantPart::OptionalHeader(account), TenantPart::Authorization];
+    assert_eq!(tenant(&Tenant::Parts(parts)), Some(AUTHORIZATION), "the first that is always there");
 }

@@ -137,7 +137,8 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
-/// The value of the header with one of these names. Several with one value are one: a bridge may have copied the header.
+/// The value of the header with one of these names. Several with one value are one, since a bridge may have copied the
+/// header.
 pub(super) fn one_header<'m>(message: &'m Message, names: &[&str]) -> Result<Option<&'m [u8]>, DeadReason> {
     let is_named = |name: &str| names.iter().any(|other| other.eq_ignore_ascii_case(name));
     let mut values = message.headers.iter().filter(|(name, _)| is_named(name)).map(|(_, value)| &value[..]);
