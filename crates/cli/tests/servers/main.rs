@@ -49,6 +49,7 @@ mod shell_blocks;
 mod spanner;
 #[cfg(feature = "sqs")]
 mod sqs;
+mod stripe;
 #[path = "../it/torture.rs"]
 mod torture;
 mod worker;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         cross_origin::tests(),
         dashboard::tests(),
         shell_blocks::tests(),
+        stripe::tests(),
         #[cfg(feature = "dynamodb")]
         dynamodb::tests(),
         #[cfg(feature = "kafka")]
