@@ -20,6 +20,9 @@
 //! - The store never repeats a call that may have been applied. It sends a script again in full if the server does not
 //!   know the script, and a begin again if the record vanished before it was read. A call that a node of a cluster did
 //!   not run goes to the node that has the key now.
+//! - With `wait=N:MS` in the URL, one `WAIT` goes behind the calls that are sent together. If it counts too few
+//!   replicas, the outcome of their writes is unknown. What a call found counts at once, whoever wrote it; only a
+//!   completion that finds its own answer writes it again, because the confirmation of the first may have failed.
 //! - The first token of a record comes from this host's clock, if that is within a second of the server's clock.
 
 mod amnesia;
@@ -50,8 +53,9 @@ use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State};
 use redis::pipe;
 
 use call_error::RedisCallError;
+use link::Confirmation;
 use route::{RedisNodes, Route};
-use script::{COMPLETE, READ, RENEW, SWAP};
+use script::{COMPLETE, CONFIRM, READ, RENEW, SWAP};
 use value::RedisKey;
 use value::ScriptReply;
 
@@ -116,6 +120,30 @@ impl Redis {
         self.nodes.route(rk)
     }
 
+    /// Waits until the replicas have the answer that an earlier call recorded.
+    async fn confirm(&self, rk: &RecordKey) -> Result<()> {
+        let unknown = || Error::new(ErrorKind::Unknown, "the answer is recorded, but it may be lost");
+        match self.write_again(rk).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(unknown()),
+            // Only what was to confirm it was not applied.
+            Err(error) if error.kind() == ErrorKind::NotApplied => Err(unknown().caused_by(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the record as it is. False if it has changed meanwhile.
+    async fn write_again(&self, rk: &RecordKey) -> Result<bool> {
+        let (route, name) = (self.route(rk), RedisKey::of(rk));
+        let stored = READ.run((&route, &name), &[], |reply| Ok(reply.stored)).await?;
+        let judge = |reply: ScriptReply| match &reply.outcome[..] {
+            b"YES" => Ok(true),
+            b"CHANGED" => Ok(false),
+            _ => Err(value::unexpected_reply()),
+        };
+        CONFIRM.run((&route, &name), &[&stored[..]], judge).await
+    }
+
     /// Inserts the record, or returns the one that is already stored.
     async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, RedisCallError> {
         let (route, name, record) = (self.route(rk), RedisKey::of(rk), change.record.encode(rk));
@@ -124,7 +152,11 @@ impl Redis {
         set.arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
         // An open record is its header.
         commands.cmd("GETRANGE").arg(name.as_bytes()).arg(0).arg(record.len() - 1);
-        route.call_pair(&commands, |replies| value::parse_insert(replies, &record)).await
+        let judge = |replies, confirmation: &Confirmation| {
+            let found = value::parse_insert(replies, &record)?;
+            if found.is_none() { confirmation.check().map(|()| None) } else { Ok(found) }
+        };
+        route.write_pair(&commands, judge).await
     }
 }
 
@@ -208,7 +240,11 @@ impl Store for Redis {
             }
             _ => Err(value::unexpected_reply()),
         };
-        COMPLETE.run((&route, &name), &arguments, judge).await
+        let completed = COMPLETE.run((&route, &name), &arguments, judge).await?;
+        if matches!(completed, Completed::Already) && self.nodes.confirmation().is_some() {
+            self.confirm(rk).await?;
+        }
+        Ok(completed)
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {

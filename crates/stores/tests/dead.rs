@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::broker::{
-    Coordinates, DeadCause, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, LetterChange,
-    LetterWord, ListedReason, MemoryDeadLetterStore, Message, Position, Process, SeenLetter, Verdict,
+    Coordinates, DeadCause, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, Headers, Job,
+    LetterChange, LetterWord, ListedReason, MemoryDeadLetterStore, Message, Position, Process, SeenLetter, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Call, Terms};
@@ -95,6 +95,7 @@ fn main() -> ExitCode {
         servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "postgres", postgres_unknown),
         servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "redis", redis_unknown),
         servers::test("a_letter_of_a_slot_that_moves_is_neither_lost_nor_free_too_early", "redis", moving_slot),
+        servers::test("a_letter_that_no_replica_confirms_is_unknown", "redis", unconfirmed),
     ];
     let ledgers = [
         plain("sqlite::a_mark_opens_the_operation_of_its_namespace_again_and_no_other", sqlite_reopens),
@@ -463,6 +464,22 @@ async fn moving_slot() {
     letters.extend(&[id(1)], HOUR).await.unwrap();
     let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
     assert_eq!(taken.iter().map(|marked| marked.letter.id).collect::<Vec<_>>(), [id(2)]);
+}
+
+/// A worker acknowledges a message only when its letter is confirmed.
+async fn unconfirmed() {
+    let sentinels = RedisSentinels::start(RedisSentinelOptions::new(RedisKind::Redis)).await.unwrap();
+    let connect = |millis: u32| {
+        RedisDeadLetters::connect(&format!("{}?wait=1:{millis}", sentinels.url()).parse().unwrap()).unwrap()
+    };
+    let (patient, hasty) = (connect(10_000), connect(100));
+    put(&patient, [letter(1)]).await;
+    sentinels.servers()[1].pause().unwrap();
+    let unknown = hasty.put(vec![letter(2)]).await.pop().unwrap();
+    assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(hasty.find(id(2)).await.unwrap().is_some(), "the master has it");
+    sentinels.servers()[1].resume().unwrap();
+    put(&patient, [letter(2)]).await;
 }
 
 /// Two operators see one letter. What the second one saw is an earlier attempt's letter.

@@ -24,6 +24,8 @@ pub(super) enum RedisCallError {
     /// The slot of the key moved between the two commands of the call. Its replies are its own, and the first command
     /// may have been run.
     Split(RedisError),
+    /// The write was applied, and may be lost. The error already has its kind.
+    Unconfirmed(Error),
 }
 
 /// How the URL says to connect.
@@ -72,7 +74,7 @@ const PASSWORD: &str = "the server asks for a password; put it in the URL, or na
 
 const PERMISSIONS: &str = "the user lacks a permission; it needs ~hx:* and +set +get +getrange +exists +pexpiretime \
     +pexpire +time +info +eval +evalsha, +select for any database but 0, in a cluster +cluster|slots and +asking, \
-    and behind sentinels +role";
+    behind sentinels +role, and with ?wait= in the URL +wait or +waitaof";
 
 /// Refusals without a code of their own, by their first words. A script stops at a command that it may not run, and its
 /// only write is its last command, so nothing was written before.
@@ -125,7 +127,7 @@ impl RedisCallError {
     /// What follows for a call to a node of a cluster. `asked` is the node that answered.
     pub(super) fn node_answer(&self, asked: Option<&Host>) -> NodeAnswer {
         let error = match self {
-            Self::Judged(_) | Self::Split(_) => return NodeAnswer::Final,
+            Self::Judged(_) | Self::Split(_) | Self::Unconfirmed(_) => return NodeAnswer::Final,
             Self::NotSent(_) => return NodeAnswer::Later,
             // A wrong password or certificate stays wrong.
             Self::NotConnected(error, transport) => {
@@ -144,6 +146,11 @@ impl RedisCallError {
             ("ASK", Some((address, _))) => NodeAnswer::Ask { address },
             _ => NodeAnswer::Final,
         }
+    }
+
+    /// The answer of a server that is a replica now, to a call that reads.
+    pub(super) fn from_replica() -> Self {
+        Self::Sent(RedisError::from((Cause::Server(ServerErrorKind::ReadOnly), "the server is a replica")))
     }
 
     /// Whether the server lacks the script, and so did not run it.
@@ -188,7 +195,7 @@ fn node_address(text: &str, asked: Option<&Host>) -> Option<Host> {
 impl From<RedisCallError> for Error {
     fn from(error: RedisCallError) -> Self {
         let (kind, message, error) = match error {
-            RedisCallError::Judged(error) => return error,
+            RedisCallError::Judged(error) | RedisCallError::Unconfirmed(error) => return error,
             RedisCallError::Split(error) => return not_shown(error),
             RedisCallError::NotSent(error) => {
                 let (kind, message) = refusal(&error).unwrap_or((ErrorKind::NotApplied, "the connection broke"));

@@ -1,10 +1,11 @@
 //! Settings and states of one server that endanger the guarantee.
 
-use hapax_core::Result;
 use hapax_core::store::{Finding, Severity};
+use hapax_core::{Error, Result};
 use redis::cmd;
 
-use super::link::Link;
+use super::call_error::RedisCallError;
+use super::link::{CallWay, Confirmation, Link, WriteConfirmation};
 use super::server_info::{ServerInfo, ServerPlace};
 use super::server_monitor::ServerMonitor;
 use super::value;
@@ -19,8 +20,38 @@ pub(super) async fn findings(link: &Link, place: ServerPlace) -> Result<Vec<Find
 /// Looks at the settings of the server, and observes it.
 pub(super) async fn settings(link: &Link, place: ServerPlace) -> Result<Vec<Finding>> {
     link.observe_server().await?;
-    let info = link.call(&cmd("INFO"), value::reply_bytes).await?.unwrap_or_default();
-    Ok(ServerInfo::new(&String::from_utf8_lossy(&info)).findings(place))
+    let judge = |reply, _: &Confirmation| {
+        let info = value::reply_bytes(reply).map_err(RedisCallError::Judged)?.unwrap_or_default();
+        let info = String::from_utf8_lossy(&info).into_owned();
+        // The URL is right, and the sentinels name another server by now.
+        if place.is_master_of_sentinels() && ServerInfo::new(&info).is_replica() {
+            return Err(RedisCallError::from_replica());
+        }
+        Ok(info)
+    };
+    let info = link.call_by(CallWay::READ, &cmd("INFO"), judge).await?;
+    let info = ServerInfo::new(&info);
+    let mut findings = info.findings(place);
+    if let Some(confirmation) = link.confirmation() {
+        findings.extend(info.findings_for(confirmation));
+        if !info.is_replica() {
+            findings.extend(refusal_to_confirm(link, confirmation).await?);
+        }
+    }
+    Ok(findings)
+}
+
+/// Tries the command that confirms writes. A server that refuses it leaves every write unknown.
+async fn refusal_to_confirm(link: &Link, confirmation: WriteConfirmation) -> Result<Option<Finding>> {
+    match link.call(&confirmation.probe(), |_| Ok(())).await {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_server_reply() => {
+            let command = if confirmation.on_disk { "WAITAOF (Redis 7.2 or later, any Valkey)" } else { "WAIT" };
+            let message = format!("the server does not confirm writes by {command}: {}", Error::from(error));
+            Ok(Some(Finding { severity: Severity::Refuse, message }))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What was observed of a server. It waits for nothing: what is reported once must not be lost on the way.

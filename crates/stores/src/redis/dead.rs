@@ -29,9 +29,11 @@ use hapax_core::broker::{
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use super::RedisUrl;
+use super::call_error::RedisCallError;
+use super::link::Confirmation;
 use super::route::RedisNodes;
 use super::url::Deployment;
 use super::value;
@@ -94,10 +96,27 @@ impl RedisDeadLetters {
         self.run_at(None, script, arguments).await
     }
 
+    /// As [`run`](Self::run), for a script that writes nothing.
+    async fn read(&self, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
+        let route = self.nodes.route_to(self.keys[0].as_bytes());
+        let number = route.number_call();
+        let command = self.command((None, script), arguments, &number);
+        Ok(route.call(&command, |reply| parts_of(reply, &number)).await?)
+    }
+
     /// As [`run`](Self::run), with the set of a source as a sixth key.
     async fn run_at(&self, source: Option<&[u8]>, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
         let route = self.nodes.route_to(self.keys[0].as_bytes());
         let number = route.number_call();
+        let command = self.command((source, script), arguments, &number);
+        let judge = |reply, confirmation: &Confirmation| {
+            let parts = parts_of(reply, &number).map_err(RedisCallError::Judged)?;
+            confirmation.check().map(|()| parts)
+        };
+        Ok(route.write(&command, judge).await?)
+    }
+
+    fn command(&self, (source, script): (Option<&[u8]>, &str), arguments: &[&[u8]], number: &[u8; 8]) -> Cmd {
         let set = source.map(|source| [self.keys[0].as_bytes(), b":marked:", source].concat());
         let keys: Vec<&[u8]> = self.keys.iter().map(|key| key.as_bytes()).chain(set.as_deref()).collect();
         let mut command = cmd("EVAL");
@@ -105,22 +124,12 @@ impl RedisDeadLetters {
         for argument in arguments {
             command.arg(argument);
         }
-        let judge = |reply: Value| {
-            let Value::Array(mut parts) = reply else { return Err(value::unexpected_reply()) };
-            if parts.is_empty() {
-                return Err(value::unexpected_reply());
-            }
-            if value::reply_bytes(parts.remove(0))?.is_none_or(|replied| replied[..] != number) {
-                return Err(value::foreign_reply());
-            }
-            Ok(parts)
-        };
-        Ok(route.call(&command, judge).await?)
+        command
     }
 
     /// The source of a letter, if there is such a letter. It need not be one that this release can read.
     async fn source_of(&self, id: DeadLetterId) -> Result<Option<Bytes>> {
-        let reply = self.run(include_str!("dead/source.lua"), &[id.as_bytes()]).await?;
+        let reply = self.read(include_str!("dead/source.lua"), &[id.as_bytes()]).await?;
         Ok(reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten())
     }
 
@@ -173,12 +182,12 @@ impl DeadLetterStore for RedisDeadLetters {
         let after = stored::entry(after)?;
         // The server would take 0 for no limit.
         let limit = limit.max(1).to_string();
-        let letters = self.run(include_str!("dead/list.lua"), &[after.as_bytes(), limit.as_bytes()]).await?;
+        let letters = self.read(include_str!("dead/list.lua"), &[after.as_bytes(), limit.as_bytes()]).await?;
         letters.into_iter().map(stored::listed).collect()
     }
 
     async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {
-        let found = self.run(include_str!("dead/find.lua"), &[id.as_bytes()]).await?;
+        let found = self.read(include_str!("dead/find.lua"), &[id.as_bytes()]).await?;
         found.into_iter().next().map(stored::kept).transpose()
     }
 
@@ -242,6 +251,18 @@ impl DeadLetterStore for RedisDeadLetters {
         let pairs = redriven.iter().zip(&marks).flat_map(|((id, _), mark)| [&id.as_bytes()[..], mark.as_bytes()]);
         self.run(include_str!("dead/finish.lua"), &pairs.collect::<Vec<_>>()).await.map(drop)
     }
+}
+
+/// What a script replied behind the number of its call.
+fn parts_of(reply: Value, number: &[u8; 8]) -> Result<Vec<Value>> {
+    let Value::Array(mut parts) = reply else { return Err(value::unexpected_reply()) };
+    if parts.is_empty() {
+        return Err(value::unexpected_reply());
+    }
+    if value::reply_bytes(parts.remove(0))?.is_none_or(|replied| replied[..] != number[..]) {
+        return Err(value::foreign_reply());
+    }
+    Ok(parts)
 }
 
 /// A mark as the server keeps it. Empty for none.

@@ -11,7 +11,7 @@ use redis::{Cmd, Value, cmd, pipe};
 
 use super::Redis;
 use super::call_error::RedisCallError;
-use super::link::{Link, SlotEntry};
+use super::link::Link;
 use super::script::PURGE;
 use super::server_info::ServerInfo;
 use super::value::{self, RedisKey, ScriptReply};
@@ -51,17 +51,22 @@ async fn keys_of_process(
     limit: usize,
 ) -> Result<(ProcessPrefix, FoundKeys), RedisCallError> {
     let mut commands = pipe();
-    commands.cmd("INFO").arg("server").add_command(scan_command(cursor, limit));
+    commands.cmd("INFO").arg("server").arg("replication").add_command(scan_command(cursor, limit));
     let judge = |[info, scanned]: [Value; 2]| {
         let scanned = scanned.extract_error().map_err(RedisCallError::Sent)?;
         let found = parse_scan(scanned).map_err(RedisCallError::Judged)?;
         // Where INFO is blocked, a change of the process goes unnoticed.
         let info = value::reply_bytes(info).ok().flatten().unwrap_or_default();
         let info = String::from_utf8_lossy(&info);
-        let run_id = ServerInfo::new(&info).run_id().and_then(|id| id.as_bytes().first_chunk().copied());
+        let info = ServerInfo::new(&info);
+        // A replica may lack keys, and names those that it has.
+        if info.is_replica() {
+            return Err(RedisCallError::from_replica());
+        }
+        let run_id = info.run_id().and_then(|id| id.as_bytes().first_chunk().copied());
         Ok((run_id.unwrap_or_default(), found))
     };
-    link.call_pair(SlotEntry::Plain, &commands, judge).await
+    link.read_pair(&commands, judge).await
 }
 
 /// Where a server continues, and the keys of records that it named.

@@ -1,40 +1,44 @@
 //! One multiplexed connection: opened at its first use, and replaced when the server no longer replies on it.
 
+mod asking;
+mod confirmation;
+mod opening;
+
 use std::fmt;
 use std::io;
-use std::iter;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
-use hapax_core::{Error, ErrorKind, Result};
+use hapax_core::{ErrorKind, Result};
 use hapax_net::url::Host;
 use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value, cmd, pipe};
+use redis::{Cmd, Pipeline, RedisError, Value, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use super::call_error::RedisCallError;
-use super::sentinel;
 use super::server_monitor::ServerMonitor;
 use super::url::{Deployment, RedisUrl};
 use super::value;
+use asking::{asking, behind_asking};
+use confirmation::{CallGroups, GroupReplies};
+use opening::OpenedConnection;
+
+pub(super) use confirmation::{Confirmation, WriteConfirmation};
 
 /// After this many calls in a row that were cancelled before their reply, the connection is replaced.
 const MAX_UNANSWERED: u32 = 3;
 
-/// How long opening a connection may take, and then its handshake: the engine's default timeout of one call.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long the answer of the sentinels counts: longer than opening a connection takes. A caller may leave an attempt
-/// behind, and another may resume it much later.
-const FRESH: Duration = Duration::from_secs(4);
-
 /// The age of a connection at which a refusal for want of replicas leads to the sentinels again.
 const DOUBT: Duration = Duration::from_secs(1);
+
+/// The least time between the beginnings of two attempts to reach the master that sentinels name. Callers would
+/// otherwise ask them without a pause while they elect another one.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection that concurrent calls share; calls made at the same time share one write to the socket. A link sends
 /// each call once and sets no timeout: the caller decides when to give up and when to repeat.
@@ -45,17 +49,11 @@ pub(super) struct Link {
     /// The attempt to connect. Waiters share it; if one is dropped, the next resumes it. Otherwise callers whose
     /// timeout is shorter than a connect would never get a connection.
     connecting: Mutex<Option<Connecting>>,
+    /// When the last attempt began, by the boot-time clock.
+    last_attempt: RwLock<Option<Duration>>,
 }
 
 type Connecting = BoxFuture<'static, Result<OpenedConnection, RedisCallError>>;
-
-struct OpenedConnection {
-    sender: MultiplexedConnection,
-    /// How often the sentinels had named another master when they named this server.
-    switches: u64,
-    /// When it was opened, by the boot-time clock.
-    opened_at: Duration,
-}
 
 /// How a command comes to a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +65,22 @@ pub(super) enum SlotEntry {
     Asking,
 }
 
+/// How a call is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallWay {
+    pub(super) entry: SlotEntry,
+    /// Whether it may write. Then its reply tells whether the write is confirmed.
+    pub(super) writes: bool,
+}
+
+impl CallWay {
+    pub(super) const READ: Self = Self { entry: SlotEntry::Plain, writes: false };
+}
+
 pub(super) struct LinkConnection {
     sender: MultiplexedConnection,
+    /// The groups in which calls are sent, if their writes must be confirmed.
+    groups: Option<Arc<CallGroups>>,
     switches: u64,
     opened_at: Duration,
     /// Calls that were cancelled since the last reply.
@@ -79,8 +91,11 @@ pub(super) struct LinkConnection {
 }
 
 impl LinkConnection {
-    fn new(OpenedConnection { sender, switches, opened_at }: OpenedConnection) -> Self {
+    fn new(opened: OpenedConnection, url: &RedisUrl, monitor: &ServerMonitor) -> Self {
+        let OpenedConnection { sender, switches, opened_at } = opened;
+        let grouped = |confirmation| CallGroups::new(monitor.shared_runtime(), confirmation, sender.clone());
         Self {
+            groups: url.confirmation().map(grouped),
             sender,
             switches,
             opened_at,
@@ -88,6 +103,29 @@ impl LinkConnection {
             is_broken: AtomicBool::default(),
             broken: Notify::default(),
         }
+    }
+
+    /// Sends the commands of a call, each with what must stand before it.
+    async fn send<'a>(&self, way: CallWay, commands: impl IntoIterator<Item = &'a Cmd>) -> GroupReplies {
+        let commands: Vec<Cmd> = match way.entry {
+            SlotEntry::Plain => commands.into_iter().cloned().collect(),
+            SlotEntry::Asking => asking(commands),
+        };
+        let (replies, confirmation) = match &self.groups {
+            Some(groups) => groups.send(commands, way.writes).await?,
+            None => {
+                let mut pipeline = pipe();
+                for command in commands {
+                    pipeline.add_command(command);
+                }
+                let replies = self.sender.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await?;
+                (replies, Confirmation::Given)
+            }
+        };
+        Ok(match way.entry {
+            SlotEntry::Plain => (replies, confirmation),
+            SlotEntry::Asking => (behind_asking(replies), confirmation),
+        })
     }
 
     /// Fails all calls that wait for a reply. The driver fails those in its queue; a call not yet queued would wait for
@@ -100,62 +138,81 @@ impl LinkConnection {
 
 impl Link {
     pub(super) fn new(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Self {
-        Self { url, monitor, current: RwLock::default(), connecting: Mutex::default() }
+        Self { url, monitor, current: RwLock::default(), connecting: Mutex::default(), last_attempt: RwLock::default() }
     }
 
-    /// Sends one command, waits for its reply and passes that to `judge`. If `judge` finds that the reply does not fit
-    /// the call, replies and calls are out of step: the connection is discarded, and all calls that wait on it fail.
+    /// Sends one command that writes nothing, waits for its reply and passes that to `judge`. If `judge` finds that the
+    /// reply does not fit the call, replies and calls are out of step: the connection is discarded, and all calls that
+    /// wait on it fail.
     pub(super) async fn call<T>(
         &self,
         command: &Cmd,
         judge: impl FnOnce(Value) -> Result<T> + Send,
     ) -> Result<T, RedisCallError> {
-        self.call_by(SlotEntry::Plain, command, judge).await
+        let judge = |reply, _: &Confirmation| judge(reply).map_err(RedisCallError::Judged);
+        self.call_by(CallWay::READ, command, judge).await
     }
 
-    /// As [`call`](Self::call), at a node of a cluster.
+    /// As [`call`](Self::call), with two commands in one write. An error reply is passed on as a value.
+    pub(super) async fn read_pair<T>(
+        &self,
+        commands: &Pipeline,
+        judge: impl FnOnce([Value; 2]) -> Result<T, RedisCallError> + Send,
+    ) -> Result<T, RedisCallError> {
+        self.call_pair(CallWay::READ, commands, |replies, _| judge(replies)).await
+    }
+
+    /// As [`call`](Self::call), also at a node of a cluster, and also for a command that writes. `judge` fails with
+    /// the confirmation if the reply shows that it has written.
     pub(super) async fn call_by<T>(
         &self,
-        entry: SlotEntry,
+        way: CallWay,
         command: &Cmd,
-        judge: impl FnOnce(Value) -> Result<T> + Send,
+        judge: impl FnOnce(Value, &Confirmation) -> Result<T, RedisCallError> + Send,
     ) -> Result<T, RedisCallError> {
         let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
         let reply = async {
-            match entry {
-                SlotEntry::Plain => sender.send_packed_command(command).await?.extract_error(),
-                SlotEntry::Asking => {
-                    let commands = asking([command]);
-                    let replies = sender.send_packed_commands(&commands, 0, commands.len()).await?;
-                    behind_asking(replies).pop().unwrap_or(Value::Nil).extract_error()
-                }
+            if connection.groups.is_none() && way.entry == SlotEntry::Plain {
+                return Ok((sender.send_packed_command(command).await?.extract_error()?, Confirmation::Given));
             }
+            let (mut replies, confirmation) = connection.send(way, [command]).await?;
+            Ok((replies.pop().unwrap_or(Value::Nil).extract_error()?, confirmation))
         };
-        let judged = judge(self.wait_for_reply(&connection, reply).await?);
-        self.finish(&connection, judged.map_err(RedisCallError::Judged))
+        let (reply, confirmation) = self.wait_for_reply(&connection, reply).await?;
+        let judged = judge(reply, &self.confirmed(&connection, confirmation));
+        self.finish(&connection, judged)
     }
 
     /// Sends two commands in one write and passes both replies to `judge`, as [`call_by`](Self::call_by) does. An error
     /// reply is passed on as a value: the other reply tells whether it belongs to this call.
     pub(super) async fn call_pair<T>(
         &self,
-        entry: SlotEntry,
+        way: CallWay,
         commands: &Pipeline,
-        judge: impl FnOnce([Value; 2]) -> Result<T, RedisCallError> + Send,
+        judge: impl FnOnce([Value; 2], &Confirmation) -> Result<T, RedisCallError> + Send,
     ) -> Result<T, RedisCallError> {
         let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
-        let replies = match entry {
-            SlotEntry::Plain => self.wait_for_reply(&connection, sender.send_packed_commands(commands, 0, 2)).await?,
-            SlotEntry::Asking => {
-                let commands = asking(commands.cmd_iter());
-                let sent = sender.send_packed_commands(&commands, 0, commands.len());
-                behind_asking(self.wait_for_reply(&connection, sent).await?)
+        let replies = async {
+            if connection.groups.is_none() && way.entry == SlotEntry::Plain {
+                return Ok((sender.send_packed_commands(commands, 0, 2).await?, Confirmation::Given));
             }
+            connection.send(way, commands.cmd_iter()).await
         };
+        let (replies, confirmation) = self.wait_for_reply(&connection, replies).await?;
+        let confirmation = self.confirmed(&connection, confirmation);
         let pair = <[Value; 2]>::try_from(replies).map_err(|_| RedisCallError::Judged(value::unexpected_reply()));
-        self.finish(&connection, pair.and_then(judge))
+        self.finish(&connection, pair.and_then(|pair| judge(pair, &confirmation)))
+    }
+
+    /// A write does not count on a server that the sentinels had replaced when its reply came: a paused server carries
+    /// out what it finds in its socket before it learns that it is no master any more.
+    fn confirmed(&self, connection: &LinkConnection, confirmation: Confirmation) -> Confirmation {
+        if connection.switches == self.monitor.switches() {
+            return confirmation;
+        }
+        Confirmation::Missing("the sentinels have named another master meanwhile".into())
     }
 
     /// Discards the connection if the judged replies do not fit their call, or come from a replica.
@@ -180,19 +237,14 @@ impl Link {
         &self.monitor
     }
 
+    /// When a write on this link counts. `None`: when the server has applied it.
+    pub(super) fn confirmation(&self) -> Option<WriteConfirmation> {
+        self.url.confirmation()
+    }
+
     /// The node of a cluster behind the link.
     pub(super) fn address(&self) -> Option<&Host> {
         self.url.node()
-    }
-
-    /// The present connection, if there is one.
-    pub(super) fn connection_now(&self) -> Option<Weak<LinkConnection>> {
-        self.current().map(|connection| Arc::downgrade(&connection))
-    }
-
-    /// Whether calls still take this connection.
-    pub(super) fn takes(&self, connection: &Weak<LinkConnection>) -> bool {
-        self.current.read().as_ref().is_some_and(|current| Weak::ptr_eq(&Arc::downgrade(current), connection))
     }
 
     /// Connects if there is no connection. A new connection reads the server's clock.
@@ -260,17 +312,34 @@ impl Link {
                 return Ok(connection);
             }
             let is_resumed = connecting.is_some();
-            let start = || Box::pin(connect(Arc::clone(&self.url), Arc::clone(&self.monitor))) as Connecting;
+            let start = || {
+                let (url, monitor) = (Arc::clone(&self.url), Arc::clone(&self.monitor));
+                Box::pin(opening::connect(url, monitor, self.begin_attempt())) as Connecting
+            };
             let connected = connecting.get_or_insert_with(start).await;
             // A finished future must not be polled again.
             *connecting = None;
             match connected {
-                Ok(opened) => *self.current.write() = Some(Arc::new(LinkConnection::new(opened))),
+                Ok(opened) => {
+                    *self.current.write() = Some(Arc::new(LinkConnection::new(opened, &self.url, &self.monitor)))
+                }
                 // An attempt that another caller left behind may have failed long ago: try once more.
                 Err(_) if is_resumed => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// How long a new attempt to connect must rest.
+    fn begin_attempt(&self) -> Duration {
+        if self.url.deployment() != Deployment::Sentinel {
+            return Duration::ZERO;
+        }
+        let now = self.monitor.runtime().boottime_now();
+        let mut last = self.last_attempt.write();
+        let rest = last.map_or(Duration::ZERO, |last| (last + ATTEMPT_PAUSE).saturating_sub(now));
+        *last = Some(now + rest);
+        rest
     }
 
     /// The present connection, unless it leads to a server that the sentinels do not name any more.
@@ -288,90 +357,9 @@ impl Link {
     }
 }
 
-/// The commands, each behind an `ASKING` of its own.
-fn asking<'a>(commands: impl IntoIterator<Item = &'a Cmd>) -> Pipeline {
-    let mut asking = pipe();
-    for command in commands {
-        asking.cmd("ASKING").add_command(command.clone());
-    }
-    asking
-}
-
-/// The replies to the commands, each of which stands behind the one to its `ASKING`. A node that refuses `ASKING` names
-/// the old node for the command, and that one names this node again, so the refusal is the answer.
-fn behind_asking(replies: Vec<Value>) -> Vec<Value> {
-    let mut replies = replies.into_iter();
-    let next = || {
-        Some(match (replies.next()?, replies.next()?) {
-            (refused @ Value::ServerError(_), Value::ServerError(moved)) if moved.code() == "MOVED" => refused,
-            (_, reply) => reply,
-        })
-    };
-    iter::from_fn(next).collect()
-}
-
 fn broken_pipe() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
-
-async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<OpenedConnection, RedisCallError> {
-    match url.deployment() {
-        Deployment::Single | Deployment::Cluster => {
-            let sender = open(&url, &monitor).await?;
-            Ok(OpenedConnection { sender, switches: monitor.switches(), opened_at: monitor.runtime().boottime_now() })
-        }
-        Deployment::Sentinel => connect_to_master(&url, &monitor).await,
-    }
-}
-
-async fn connect_to_master(url: &RedisUrl, monitor: &ServerMonitor) -> Result<OpenedConnection, RedisCallError> {
-    let (question, begun) = (monitor.begin_question(), monitor.runtime().boottime_now());
-    let late = || {
-        let message = "the sentinels named the master too long ago";
-        RedisCallError::Judged(Error::new(ErrorKind::NotApplied, message))
-    };
-    let master = sentinel::master(url, monitor.runtime()).await.map_err(RedisCallError::Judged)?;
-    // A switch that is noticed after this makes the connection an old one.
-    let switches = monitor.note_master(question, &master).ok_or_else(late)?;
-    let sender = open(&url.at(master), monitor).await?;
-    let opened_at = monitor.runtime().boottime_now();
-    if opened_at.saturating_sub(begun) > FRESH {
-        return Err(late());
-    }
-    Ok(OpenedConnection { sender, switches, opened_at })
-}
-
-async fn open(url: &RedisUrl, monitor: &ServerMonitor) -> Result<MultiplexedConnection, RedisCallError> {
-    let (client, database) = url.client().map_err(RedisCallError::Judged)?;
-    // No response timeout: only the engine sets the deadline of a call.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(PIPELINE);
-    let failed = |error| RedisCallError::NotConnected(error, url.transport());
-    let connected = async {
-        let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let handshake = async {
-            let role = match url.deployment() {
-                Deployment::Single | Deployment::Cluster => None,
-                Deployment::Sentinel => Some(sender.send_packed_command(&cmd("ROLE")).await?.extract_error()?),
-            };
-            if database != 0 {
-                sender.send_packed_command(cmd("SELECT").arg(database)).await?.extract_error()?;
-            }
-            monitor.observe(&mut sender).await.map(|()| role)
-        };
-        let finished = monitor.timeout(CONNECT_TIMEOUT, handshake).await;
-        let role = finished.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-        Ok((sender, role))
-    };
-    let (sender, role) = connected.await.map_err(failed)?;
-    role.map_or(Ok(()), sentinel::expect_master)?;
-    Ok(sender)
-}
-
-/// The length of the queue to the connection's task. A caller that finds the queue full waits for a free place.
-const PIPELINE: usize = 1024;
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

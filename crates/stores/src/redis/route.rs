@@ -12,7 +12,7 @@ use super::amnesia::AmnesiaMarks;
 use super::call_error::RedisCallError;
 use super::checks;
 use super::cluster::{Cluster, SlotAttempt, slot};
-use super::link::{Link, SlotEntry};
+use super::link::{CallWay, Confirmation, Link, SlotEntry, WriteConfirmation};
 use super::sentinel;
 use super::server_info::ServerPlace;
 use super::server_monitor::ServerMonitor;
@@ -106,6 +106,14 @@ impl RedisNodes {
             Self::Cluster(cluster) => cluster.wall_now(),
         }
     }
+
+    /// When a write counts. `None`: when the server has applied it.
+    pub(super) fn confirmation(&self) -> Option<WriteConfirmation> {
+        match self {
+            Self::Single(server) => server.url.confirmation(),
+            Self::Cluster(cluster) => cluster.confirmation(),
+        }
+    }
 }
 
 /// The way to the server that has one key.
@@ -115,20 +123,40 @@ pub(super) enum Route<'a> {
 }
 
 impl Route<'_> {
-    /// Sends a command as [`Link::call`] does. A node of a cluster that did not run it may name another node, or may
-    /// have to be asked again: then it is sent again, because it was certainly not applied.
+    /// Sends a command that writes nothing, as [`Link::call`] does. A node of a cluster that did not run it may name
+    /// another node, or may have to be asked again: then it is sent again, because it was certainly not applied.
     pub(super) async fn call<T>(
         &self,
         command: &Cmd,
         judge: impl Fn(Value) -> Result<T> + Send + Sync,
     ) -> Result<T, RedisCallError> {
+        self.send(false, command, |reply, _| judge(reply).map_err(RedisCallError::Judged)).await
+    }
+
+    /// As [`call`](Self::call), for a command that may write. `judge` fails with the confirmation if it has.
+    pub(super) async fn write<T>(
+        &self,
+        command: &Cmd,
+        judge: impl Fn(Value, &Confirmation) -> Result<T, RedisCallError> + Send + Sync,
+    ) -> Result<T, RedisCallError> {
+        self.send(true, command, judge).await
+    }
+
+    async fn send<T>(
+        &self,
+        writes: bool,
+        command: &Cmd,
+        judge: impl Fn(Value, &Confirmation) -> Result<T, RedisCallError> + Send + Sync,
+    ) -> Result<T, RedisCallError> {
         let mut attempt = match self {
-            Self::Single(link) => return link.call(command, judge).await,
+            Self::Single(link) => {
+                return link.call_by(CallWay { entry: SlotEntry::Plain, writes }, command, judge).await;
+            }
             Self::Slot { cluster, slot, lane } => SlotAttempt::new(cluster, *slot, *lane),
         };
         loop {
             let (link, entry) = attempt.target().await?;
-            let replied = link.call_by(entry, command, &judge).await;
+            let replied = link.call_by(CallWay { entry, writes }, command, &judge).await;
             attempt.answered();
             match replied {
                 Err(error) => attempt.redirect(error).await?,
@@ -137,19 +165,20 @@ impl Route<'_> {
         }
     }
 
-    /// Sends two commands as [`Link::call_pair`] does, again if [`call`](Self::call) would.
-    pub(super) async fn call_pair<T>(
+    /// Sends two commands that may write, as [`Link::call_pair`] does, again if [`call`](Self::call) would.
+    pub(super) async fn write_pair<T>(
         &self,
         commands: &Pipeline,
-        judge: impl Fn([Value; 2]) -> Result<T, RedisCallError> + Send + Sync,
+        judge: impl Fn([Value; 2], &Confirmation) -> Result<T, RedisCallError> + Send + Sync,
     ) -> Result<T, RedisCallError> {
+        let way = |entry| CallWay { entry, writes: true };
         let mut attempt = match self {
-            Self::Single(link) => return link.call_pair(SlotEntry::Plain, commands, judge).await,
+            Self::Single(link) => return link.call_pair(way(SlotEntry::Plain), commands, judge).await,
             Self::Slot { cluster, slot, lane } => SlotAttempt::new(cluster, *slot, *lane),
         };
         loop {
             let (link, entry) = attempt.target().await?;
-            let replied = link.call_pair(entry, commands, &judge).await;
+            let replied = link.call_pair(way(entry), commands, &judge).await;
             attempt.answered();
             match replied {
                 Err(error) => attempt.redirect(error).await?,
@@ -175,7 +204,7 @@ impl Route<'_> {
                     let is_known = link.monitor().is_clock_known();
                     let connected = if is_known { Ok(()) } else { link.connect().await };
                     // Only now: a caller that gives up before that must count, because the node may be silent.
-                    attempt.not_sent();
+                    attempt.answered();
                     match connected {
                         Ok(()) => break token_clock(&link),
                         Err(error) => attempt.redirect(error).await?,

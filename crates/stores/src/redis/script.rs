@@ -3,6 +3,8 @@ use std::sync::LazyLock;
 use hapax_core::Result;
 use redis::{Cmd, Script, Value, cmd};
 
+use super::call_error::RedisCallError;
+use super::link::Confirmation;
 use super::route::Route;
 use super::value::{self, RedisKey, ScriptReply};
 
@@ -11,18 +13,40 @@ use super::value::{self, RedisKey, ScriptReply};
 pub(super) struct RecordScript {
     text: &'static str,
     digest: LazyLock<String>,
+    /// The outcomes after which it has written.
+    written: &'static [&'static str],
 }
 
-pub(super) static READ: RecordScript =
-    RecordScript { text: include_str!("read.lua"), digest: LazyLock::new(|| digest(include_str!("read.lua"))) };
-pub(super) static RENEW: RecordScript =
-    RecordScript { text: include_str!("renew.lua"), digest: LazyLock::new(|| digest(include_str!("renew.lua"))) };
-pub(super) static COMPLETE: RecordScript =
-    RecordScript { text: include_str!("complete.lua"), digest: LazyLock::new(|| digest(include_str!("complete.lua"))) };
-pub(super) static SWAP: RecordScript =
-    RecordScript { text: include_str!("swap.lua"), digest: LazyLock::new(|| digest(include_str!("swap.lua"))) };
-pub(super) static PURGE: RecordScript =
-    RecordScript { text: include_str!("purge.lua"), digest: LazyLock::new(|| digest(include_str!("purge.lua"))) };
+pub(super) static READ: RecordScript = RecordScript {
+    text: include_str!("read.lua"),
+    digest: LazyLock::new(|| digest(include_str!("read.lua"))),
+    written: &[],
+};
+pub(super) static RENEW: RecordScript = RecordScript {
+    text: include_str!("renew.lua"),
+    digest: LazyLock::new(|| digest(include_str!("renew.lua"))),
+    written: &["YES"],
+};
+pub(super) static COMPLETE: RecordScript = RecordScript {
+    text: include_str!("complete.lua"),
+    digest: LazyLock::new(|| digest(include_str!("complete.lua"))),
+    written: &["DONE", "RECREATED"],
+};
+pub(super) static SWAP: RecordScript = RecordScript {
+    text: include_str!("swap.lua"),
+    digest: LazyLock::new(|| digest(include_str!("swap.lua"))),
+    written: &["YES"],
+};
+pub(super) static PURGE: RecordScript = RecordScript {
+    text: include_str!("purge.lua"),
+    digest: LazyLock::new(|| digest(include_str!("purge.lua"))),
+    written: &["YES"],
+};
+pub(super) static CONFIRM: RecordScript = RecordScript {
+    text: include_str!("confirm.lua"),
+    digest: LazyLock::new(|| digest(include_str!("confirm.lua"))),
+    written: &["YES"],
+};
 
 fn digest(text: &str) -> String {
     Script::new(text).get_hash().to_owned()
@@ -40,7 +64,16 @@ impl RecordScript {
         let send = async |verb, script| {
             let number = route.number_call();
             let command = script_command((verb, script), name, arguments, &number);
-            route.call(&command, |reply| judge(parse(reply, &number)?)).await
+            if self.written.is_empty() {
+                return route.call(&command, |reply| judge(parse(reply, &number)?)).await;
+            }
+            let judge = |reply, confirmation: &Confirmation| {
+                let reply = parse(reply, &number).map_err(RedisCallError::Judged)?;
+                let has_written = self.written.iter().any(|outcome| outcome.as_bytes() == &reply.outcome[..]);
+                let judged = judge(reply).map_err(RedisCallError::Judged)?;
+                if has_written { confirmation.check().map(|()| judged) } else { Ok(judged) }
+            };
+            route.write(&command, judge).await
         };
         Ok(match send("EVALSHA", &self.digest).await {
             Err(error) if error.is_unknown_script() => send("EVAL", self.text).await?,

@@ -19,8 +19,9 @@ use super::call_error::{DriverError, RedisCallError, Transport, UNKNOWN_COMMAND}
 use super::value;
 use crate::errors::unusable;
 
-/// How long one sentinel may take.
-const ANSWER_TIME: Duration = Duration::from_millis(400);
+/// How long the sentinels may take, all at once: as long as the connection that follows. One takes several round trips,
+/// and more over TLS.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 /// Asks the sentinels for the address of the master, until enough of them name it.
 ///
@@ -76,7 +77,8 @@ fn refusal(error: RedisError, transport: Transport) -> Error {
         Some("WRONGPASS") => "it rejects sentinel-user, or the password in sentinel-password-file",
         Some("NOPERM") => "its user needs +sentinel|get-master-addr-by-name",
         _ if error.detail().is_some_and(|detail| detail.starts_with(UNKNOWN_COMMAND)) => {
-            "it is no sentinel; the URL of a server is redis://HOST"
+            // The server repeats the command, and that of a handshake contains the password.
+            return unusable("it is no sentinel, or lacks HELLO; the URL of a server is redis://HOST");
         }
         _ => return RedisCallError::NotConnected(error, transport).into(),
     };
@@ -135,12 +137,20 @@ impl SentinelVotes {
         self.votes.values().find(|(count, _)| *count >= self.enough).map(|(_, host)| host.clone())
     }
 
+    /// Which addresses they named, and how often.
+    fn named(&self) -> String {
+        let named: Vec<_> =
+            self.votes.values().map(|(count, host)| format!("{count} of {} name {host}", self.sentinels)).collect();
+        if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+    }
+
     /// Why no address has a majority.
     fn failure(&self) -> Error {
         if self.unaware >= self.enough {
             return unusable("the sentinels know no master of the name in the URL");
         }
-        let message = "the sentinels do not agree on the master";
+        let named = self.named();
+        let message = format!("the sentinels do not agree on the master{named}");
         // A wrong password stays wrong. But as long as the others can agree, only they keep the master unknown.
         let lasting = || self.failures.iter().filter(|(kind, _)| *kind == ErrorKind::Unusable);
         let first = if lasting().count() > self.sentinels - self.enough { lasting().next() } else { None };
@@ -191,6 +201,16 @@ mod tests {
         }
         let error = found([Some(None), Some(None), old]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unusable, "{error}");
+        let apart = found([old, new, None]).unwrap_err().to_string();
+        assert!(apart.contains("(1 of 3 name new:6379, 1 of 3 name old:6379): sentinel s:6379: it does"), "{apart}");
+    }
+
+    #[test]
+    fn a_host_that_repeats_its_command_tells_no_password() {
+        let reply = b"-ERR unknown command `HELLO`, with args beginning with: `3` `AUTH` `some` `secret`\r\n";
+        let refused = redis::parse_redis_value(reply).unwrap().extract_error().unwrap_err();
+        let error = refusal(refused, Transport::Plain);
+        assert!(error.to_string().contains("no sentinel") && !format!("{error:?}").contains("secret"), "{error:?}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use hapax_core::store::{Finding, Severity};
 
+use super::link::WriteConfirmation;
+
 /// How the server is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerPlace {
@@ -29,6 +31,14 @@ impl ServerPlace {
             Self::BehindSentinels { allows_lone_master } | Self::ReplicaBehindSentinels { allows_lone_master } => {
                 !allows_lone_master
             }
+        }
+    }
+
+    /// Whether it is the server that sentinels name.
+    pub(super) fn is_master_of_sentinels(self) -> bool {
+        match self {
+            Self::Alone | Self::InCluster | Self::ReplicaBehindSentinels { .. } => false,
+            Self::BehindSentinels { .. } => true,
         }
     }
 
@@ -75,7 +85,7 @@ impl<'a> ServerInfo<'a> {
         product == "Redis" && major.is_none_or(|major| major < 7)
     }
 
-    fn is_replica(&self) -> bool {
+    pub(super) fn is_replica(&self) -> bool {
         self.has("role", "slave")
     }
 
@@ -90,6 +100,33 @@ impl<'a> ServerInfo<'a> {
             |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
         let refusals = self.refusals(place).into_iter().filter_map(to_finding(Severity::Refuse));
         refusals.chain(self.warnings().into_iter().filter_map(to_finding(Severity::Warn))).collect()
+    }
+
+    /// What does not fit the confirmation of writes that the URL demands.
+    pub(super) fn findings_for(&self, confirmation: WriteConfirmation) -> Vec<Finding> {
+        let (demanded, connected) = (u64::from(confirmation.replicas), self.number("connected_slaves"));
+        let warn = |message| Finding { severity: Severity::Warn, message };
+        let mut findings = Vec::new();
+        if confirmation.on_disk && self.has("aof_enabled", "0") {
+            let message = "the URL has aof=synced, and the server has no append-only file; set appendonly yes";
+            findings.push(Finding { severity: Severity::Refuse, message: message.into() });
+        }
+        if self.is_replica() {
+            return findings;
+        }
+        if connected < demanded {
+            findings.push(warn(format!(
+                "the URL demands {demanded} replicas for each write and {connected} are connected: the outcome of each \
+                 write is unknown, so new keys are refused"
+            )));
+        }
+        if connected > demanded && demanded > 0 {
+            findings.push(warn(format!(
+                "{connected} replicas are connected and {demanded} confirm each write: another one may become the \
+                 master without it, so raise the first number of wait= to {connected}"
+            )));
+        }
+        findings
     }
 
     /// Conditions under which the store must not be used: whether each is present, and its message.
@@ -217,6 +254,24 @@ mod tests {
         assert!(matches!(&found[..], [one] if one.message.contains("min-replicas-to-write 1")), "{found:?}");
         let demanding = replica.replace("role:slave", "role:slave\r\nmin_slaves_good_slaves:0");
         assert_eq!(ServerInfo::new(&demanding).findings(place), []);
+    }
+
+    #[test]
+    fn as_many_replicas_as_there_are_must_confirm_a_write() {
+        let found = |connected: u32, replicas, on_disk| {
+            let info = HEALTHY.replace("role:master", &format!("role:master\r\nconnected_slaves:{connected}"));
+            let confirmation = WriteConfirmation { replicas, millis: 100, on_disk };
+            let found = ServerInfo::new(&info).findings_for(confirmation);
+            found.into_iter().map(|finding| finding.message).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(found(1, 1, false), "");
+        assert_eq!(found(3, 0, true), "", "the master's disk confirms, and nothing else is asked for");
+        assert!(found(1, 2, false).contains("outcome of each write is unknown"));
+        assert!(found(2, 1, false).contains("raise the first number of wait= to 2"));
+        let without = HEALTHY.replace("aof_enabled:1", "aof_enabled:0");
+        let synced = WriteConfirmation { replicas: 0, millis: 100, on_disk: true };
+        let found = ServerInfo::new(&without).findings_for(synced);
+        assert!(matches!(&found[..], [one] if one.severity == Severity::Refuse), "{found:?}");
     }
 
     #[test]

@@ -74,6 +74,10 @@ impl ServerMonitor {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
+    pub(super) fn shared_runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.runtime)
+    }
+
     pub(super) fn runtime(&self) -> &dyn Runtime {
         &*self.runtime
     }
@@ -100,6 +104,11 @@ impl ServerMonitor {
             self.switches.fetch_add(1, Ordering::AcqRel);
         }
         Some(self.switches())
+    }
+
+    /// The master that the sentinels named last.
+    pub(super) fn master(&self) -> Option<Host> {
+        self.master.lock().as_ref().map(|(_, host)| host.clone())
     }
 
     /// Waits for the future, at most `limit`.

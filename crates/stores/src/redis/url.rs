@@ -15,6 +15,7 @@ use redis::{
 };
 
 use super::call_error::{DriverError, Transport};
+use super::link::WriteConfirmation;
 use crate::errors::{invalid, unusable};
 
 /// The URL of a Redis or Valkey server.
@@ -38,6 +39,8 @@ use crate::errors::{invalid, unusable};
 /// | `sentinel-user=USER`, `sentinel-password-file=PATH` | the login at the sentinels, none by default |
 /// | `min-replicas=unchecked` | with sentinels: use a master that takes writes without a replica; see the guide |
 /// | `connections=N` | the number of connections for records to each server, 1 by default |
+/// | `wait=N:MS` | a write counts when N replicas have it within MS milliseconds; else its outcome is unknown |
+/// | `aof=synced` | with `wait`: when they and the master have it on disk; with `wait=0:MS`, when the master has |
 ///
 /// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
 /// `Debug` hide the password.
@@ -55,8 +58,9 @@ pub struct RedisUrl {
     database: i64,
     connections: usize,
     deployment: Deployment,
-    /// The node of a cluster that this copy of the URL names.
+    /// The server that this copy of the URL is for: a node of the cluster, or one that the sentinels name.
     node: Option<Host>,
+    confirmation: Option<WriteConfirmation>,
 }
 
 /// What the URL names.
@@ -82,7 +86,7 @@ const SHAPE: UrlShape = UrlShape {
     hosts: HostCount::OneOrSocket,
     login: Login::AnyUser,
     needs_path: false,
-    parameters: &["password-file", "ca", "cert", "key", "connections", "user", "pass", "db"],
+    parameters: &["password-file", "ca", "cert", "key", "connections", "wait", "aof", "user", "pass", "db"],
 };
 
 const CLUSTER_SHAPE: UrlShape = UrlShape {
@@ -93,7 +97,7 @@ const CLUSTER_SHAPE: UrlShape = UrlShape {
     hosts: HostCount::Several,
     login: Login::AnyUser,
     needs_path: false,
-    parameters: &["password-file", "ca", "cert", "key", "connections"],
+    parameters: &["password-file", "ca", "cert", "key", "connections", "wait", "aof"],
 };
 
 const SENTINEL_SHAPE: UrlShape = UrlShape {
@@ -110,6 +114,8 @@ const SENTINEL_SHAPE: UrlShape = UrlShape {
         "cert",
         "key",
         "connections",
+        "wait",
+        "aof",
         "sentinel-user",
         "sentinel-password-file",
         "min-replicas",
@@ -148,8 +154,7 @@ impl FromStr for RedisUrl {
         let database = if is_socket { url.parameter("db").unwrap_or("") } else { url.path().trim_matches('/') };
         let database = if database.is_empty() { Ok(0) } else { database.parse() };
         let database = database.map_err(|_| SHAPE.wrong())?;
-        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
-        Ok(Self { url, database, connections, deployment: Deployment::Single, node: None })
+        Self::of(url, database, Deployment::Single)
     }
 }
 
@@ -161,14 +166,52 @@ fn refuse_files_without_tls(url: &ServerUrl) -> Result<()> {
     Ok(())
 }
 
+/// Each sentinel has one vote.
+fn refuse_equal_sentinels(url: &ServerUrl) -> Result<()> {
+    let mut hosts: Vec<_> = url.hosts().iter().map(|host| host.to_string().to_ascii_lowercase()).collect();
+    hosts.sort_unstable();
+    match hosts.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(invalid(format!("the URL names the sentinel {} twice: each has one vote", pair[0]))),
+        None => Ok(()),
+    }
+}
+
+/// Reads `wait=N:MS` and `aof=synced`.
+fn confirmation(url: &ServerUrl) -> Result<Option<WriteConfirmation>> {
+    let on_disk = match url.parameter("aof") {
+        None => false,
+        Some("synced") => true,
+        Some(_) => return Err(invalid("the parameter `aof` is synced, or left out")),
+    };
+    let Some(wait) = url.parameter("wait") else {
+        return if on_disk { Err(invalid("the URL has aof=synced only together with wait=N:MS")) } else { Ok(None) };
+    };
+    let numbers = wait.split_once(':').and_then(|(count, millis)| Some((count.parse().ok()?, millis.parse().ok()?)));
+    match numbers {
+        Some((replicas, millis)) if (1..=60_000).contains(&millis) && (on_disk || replicas > 0) => {
+            Ok(Some(WriteConfirmation { replicas, millis, on_disk }))
+        }
+        Some((0, _)) if !on_disk => Err(invalid("wait=0:MS waits for nothing, unless aof=synced is there as well")),
+        Some(_) | None => Err(invalid(
+            "the parameter `wait` is the number of replicas and the longest wait in milliseconds, from 1 to 60000: \
+             wait=1:200 for instance",
+        )),
+    }
+}
+
 impl RedisUrl {
+    fn of(url: ServerUrl, database: i64, deployment: Deployment) -> Result<Self> {
+        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
+        let confirmation = confirmation(&url)?;
+        Ok(Self { url, database, connections, deployment, node: None, confirmation })
+    }
+
     fn cluster(url: ServerUrl) -> Result<Self> {
         refuse_files_without_tls(&url)?;
         if !url.path().trim_matches('/').is_empty() {
             return Err(invalid("a Redis cluster has no databases: leave out what follows the hosts"));
         }
-        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
-        Ok(Self { url, database: 0, connections, deployment: Deployment::Cluster, node: None })
+        Self::of(url, 0, Deployment::Cluster)
     }
 
     fn sentinel(url: ServerUrl) -> Result<Self> {
@@ -185,8 +228,8 @@ impl RedisUrl {
         if url.parameter("sentinel-user").is_some() && url.parameter("sentinel-password-file").is_none() {
             return Err(invalid("the URL has sentinel-user only together with sentinel-password-file"));
         }
-        let connections = url.number("connections", 1..=64)?.unwrap_or(1);
-        Ok(Self { url, database, connections, deployment: Deployment::Sentinel, node: None })
+        refuse_equal_sentinels(&url)?;
+        Self::of(url, database, Deployment::Sentinel)
     }
 
     /// The place of the records: host, port and database, or the socket, or the named nodes of a cluster, without
@@ -210,6 +253,11 @@ impl RedisUrl {
 
     pub(super) fn connections(&self) -> usize {
         self.connections
+    }
+
+    /// When a write counts. `None`: when the server has applied it.
+    pub(super) fn confirmation(&self) -> Option<WriteConfirmation> {
+        self.confirmation
     }
 
     pub(super) fn deployment(&self) -> Deployment {
@@ -243,7 +291,7 @@ impl RedisUrl {
         self.client_of(self.address_of(sentinel), login)
     }
 
-    /// The same URL for this server: a node of the cluster, or the master.
+    /// The same URL for this server: a node of the cluster, or one that the sentinels name.
     pub(super) fn at(&self, node: Host) -> Self {
         Self { node: Some(node), ..self.clone() }
     }
@@ -346,48 +394,4 @@ impl fmt::Debug for RedisUrl {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_place_has_no_credentials_and_names_the_database() {
-        for (url, place) in [
-            ("redis://u:secret@Redis.example", "redis://redis.example:6379/0"),
-            ("rediss://redis.example:6380/2", "redis://redis.example:6380/2"),
-            ("redis://[::1]/1", "redis://[::1]:6379/1"),
-            ("unix:///run/redis.sock?user=u&pass=secret&db=3", "unix:///run/redis.sock?db=3"),
-            ("unix:///run/redis.sock", "unix:///run/redis.sock?db=0"),
-            ("redis+cluster://u:secret@B.example,a.example:7000", "redis+cluster://a.example:7000,b.example:6379"),
-            ("rediss+cluster://a.example", "redis+cluster://a.example:6379"),
-            ("redis+sentinel://u:secret@b,a/main/2", "redis+sentinel://a:26379,b:26379/main/2"),
-            ("rediss+sentinel://a/main?min-replicas=unchecked", "redis+sentinel://a:26379/main/0"),
-        ] {
-            let shown = url.parse::<RedisUrl>().unwrap().place().to_string();
-            assert_eq!(shown, place);
-            assert_eq!(shown.parse::<RedisUrl>().unwrap().place().to_string(), place, "a place is a URL of itself");
-        }
-    }
-
-    #[test]
-    fn the_error_for_a_malformed_url_says_what_to_write() {
-        for (text, remedy) in [
-            ("redis://:a#b@host", "%23"),
-            ("redis://:a?b@host", "%3F"),
-            ("redis://host#part", "%23"),
-            ("redis://", "redis://HOST"),
-            ("redis+cluster://", "redis+cluster://HOST"),
-            ("redis+cluster://a,b/2", "no databases"),
-            ("redis+cluster://a,b?ca=ca.pem", "write rediss"),
-            ("redis://a,b", "only one host"),
-            ("redis+sentinel://a,b", "redis+sentinel://HOST"),
-            ("redis+sentinel://a,b/", "redis+sentinel://HOST"),
-            ("redis+sentinel://a,b/main/two", "redis+sentinel://HOST"),
-            ("redis+sentinel://a,b/main?min-replicas=1", "unchecked"),
-            ("redis+sentinel://a,b/main?sentinel-user=me", "sentinel-password-file"),
-        ] {
-            let error = text.parse::<RedisUrl>().unwrap_err();
-            assert!(error.to_string().contains(remedy), "{text}: {error}");
-        }
-        assert!("redis://:a%23b@host".parse::<RedisUrl>().is_ok());
-    }
-}
+mod tests;

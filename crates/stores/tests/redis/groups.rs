@@ -16,7 +16,7 @@ use hapax_testkit::servers::{
     LentRedisCluster, LentRedisSentinels, RedisCluster, RedisClusterOptions, RedisKind, RedisSentinelOptions,
     RedisSentinels, RedisServer, RedisTls,
 };
-use hapax_testkit::{Backend, ClockStep, Setup, StoredPart, golden_call};
+use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart, golden_call};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
@@ -45,8 +45,16 @@ pub(crate) fn sentinel_backend(kind: RedisKind) -> Backend {
         let sentinels = RedisSentinels::lent(sentinel_options(kind)).await.expect("the sentinels start");
         Box::new(GroupSetup::new(kind, RedisGroup::Sentinels(sentinels)).await) as Box<dyn Setup>
     };
-    Backend::new(name, setup).sequences(50).requiring(kind.name()).lacking(LACKING)
+    Backend::new(name, setup).sequences(50).requiring(kind.name()).lacking(LACKING_BEHIND_SENTINELS)
 }
+
+const LACKING_BEHIND_SENTINELS: &[(Capability, &str)] = &[
+    LACKING[0],
+    (
+        Capability::RoomToComplete,
+        "a master without its replicas refuses completions too; the gate keeps them in its journal",
+    ),
+];
 
 const PASSWORD: &str = "a-password";
 const SENTINEL_PASSWORD: &str = "another-password";

@@ -5,6 +5,7 @@
 
 mod access;
 mod cluster;
+mod confirmation;
 mod connections;
 mod dynamodb;
 mod errors;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
             connections::tests(),
             access::tests(),
             cluster::tests(),
+            confirmation::tests(),
             races::tests(),
             sentinel::tests(),
             faults::tests(),

@@ -50,9 +50,6 @@ impl<'a> SlotAttempt<'a> {
             if let Some((node, entry)) = self.redirected.take() {
                 break (self.cluster.link(&node, self.lane), entry);
             }
-            if let Some(link) = self.cluster.unanswered((self.slot, self.lane)) {
-                break (link, SlotEntry::Plain);
-            }
             if let Some(node) = self.cluster.topology.owner(self.slot) {
                 break (self.cluster.link(&node, self.lane), SlotEntry::Plain);
             }
@@ -65,15 +62,9 @@ impl<'a> SlotAttempt<'a> {
         Ok((link, entry))
     }
 
-    /// Nothing was sent there.
-    pub(in crate::redis) fn not_sent(&mut self) {
-        self.asked = self.in_flight.take();
-    }
-
-    /// The call has a reply, or failed.
+    /// The call has a reply, or failed, or nothing was sent.
     pub(in crate::redis) fn answered(&mut self) {
         if let Some(link) = self.in_flight.take() {
-            self.cluster.answered((self.slot, self.lane), &link);
             self.asked = Some(link);
         }
     }
@@ -133,8 +124,7 @@ impl<'a> SlotAttempt<'a> {
 
 impl Drop for SlotAttempt<'_> {
     fn drop(&mut self) {
-        if let Some(link) = self.in_flight.take() {
-            self.cluster.give_up((self.slot, self.lane), link);
+        if self.in_flight.is_some() {
             // The node is silent. Its callers may give up before they learn that it cannot be reached, so this is the
             // only sign that a replica may have taken its place.
             self.cluster.topology.request_refresh();

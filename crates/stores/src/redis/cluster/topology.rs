@@ -16,7 +16,7 @@ use super::slots::{ClusterShard, SlotMap, SlotRange, parse_ranges};
 use crate::redis::RedisUrl;
 use crate::redis::amnesia::{AmnesiaMarks, MasterMarks};
 use crate::redis::call_error::RedisCallError;
-use crate::redis::link::{Link, SlotEntry};
+use crate::redis::link::{Link, WriteConfirmation};
 use crate::redis::server_monitor::ServerMonitor;
 use crate::redis::value;
 use crate::server_events::EventCounter;
@@ -89,6 +89,10 @@ impl ClusterTopology {
             calls: AtomicU64::new(u64::from_be_bytes(first_call)),
             failovers: EventCounter::default(),
         }
+    }
+
+    pub(super) fn confirmation(&self) -> Option<WriteConfirmation> {
+        self.url.confirmation()
     }
 
     pub(super) fn runtime(&self) -> &dyn Runtime {
@@ -238,7 +242,7 @@ impl ClusterTopology {
         let link = Arc::clone(self.control.lock().entry(node.number).or_insert_with(|| Arc::new(node.link())));
         let mut commands = pipe();
         commands.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
-        let asked = link.call_pair(SlotEntry::Plain, &commands, |[slots, info]| {
+        let asked = link.read_pair(&commands, |[slots, info]| {
             let slots = slots.extract_error().map_err(RedisCallError::Sent)?;
             let ranges = parse_ranges(slots, &node.address).map_err(RedisCallError::Judged)?;
             Ok(ToldSlots { ranges, epoch: parse_epoch(info) })
@@ -261,8 +265,13 @@ impl ClusterTopology {
         *self.last_failure.lock() = None;
         let mut map = self.map.write();
         // A replica that has become a master may lack the last writes of its old one.
-        for _ in map.promoted(&next) {
-            self.failovers.increment();
+        let promoted = map.promoted(&next);
+        promoted.iter().for_each(|_| self.failovers.increment());
+        if !promoted.is_empty() {
+            // An old master that came back before this map was read is the same event.
+            for old in map.masters().iter().filter(|old| !next.has_slots(old.number)) {
+                let _ = old.monitor.process_changes.take_unreported();
+            }
         }
         *map = next;
     }

@@ -24,11 +24,13 @@ const ANSWER_TIME: Duration = Duration::from_millis(700);
 pub(in crate::redis) async fn findings(url: &RedisUrl, link: &Link) -> Result<Vec<Finding>> {
     let mut findings = of_sentinels(url, link).await;
     let allows_lone_master = url.allows_lone_master();
-    let mut settings = checks::settings(link, ServerPlace::BehindSentinels { allows_lone_master }).await?;
-    findings.append(&mut settings);
+    let settings = checks::settings(link, ServerPlace::BehindSentinels { allows_lone_master }).await?;
+    let master = link.monitor().master().map_or_else(String::new, |host| format!("master {host}: "));
+    let at_master = |finding: Finding| Finding { message: format!("{master}{}", finding.message), ..finding };
+    findings.extend(settings.into_iter().map(at_master));
     findings.extend(of_replicas(url, link).await?);
     // From here on nothing waits: what is reported once must not be lost on the way.
-    findings.extend(checks::observed(link.monitor()));
+    findings.extend(checks::observed(link.monitor()).into_iter().map(at_master));
     Ok(findings)
 }
 
@@ -79,7 +81,10 @@ async fn of_replica(url: &RedisUrl, replica: &Host) -> Result<Vec<Finding>> {
         return Ok(Vec::new());
     }
     let place = ServerPlace::ReplicaBehindSentinels { allows_lone_master: url.allows_lone_master() };
-    Ok(ServerInfo::new(&info).findings(place))
+    let info = ServerInfo::new(&info);
+    let mut findings = info.findings(place);
+    findings.extend(url.confirmation().into_iter().flat_map(|confirmation| info.findings_for(confirmation)));
+    Ok(findings)
 }
 
 /// Reads the reply of a master to `ROLE`: `master, offset, [[host, port, offset] …]`.
