@@ -1,6 +1,7 @@
 //! The store on Redis, against the driver alone, which sends the same commands. Client and server share the cores.
 
 mod driver;
+mod groups;
 mod latency;
 mod load;
 mod memory;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     subjects.extend([connections(&server, 2), connections(&server, 4)]);
     subjects.push(among_many(&server));
     subjects.extend([logged(&server, "everysec"), logged(&server, "always")]);
+    subjects.extend([groups::cluster(&server), groups::confirmed()]);
     Ok(subjects)
 }
 

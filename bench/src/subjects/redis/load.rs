@@ -27,6 +27,8 @@ pub(super) enum RateBasis {
     Second,
     /// CPU time of this process, so that other processes on the machine do not count.
     SecondOfCpu,
+    /// CPU time of this process and of the servers.
+    SecondOfAllCpu,
 }
 
 /// A runtime with this many threads.
@@ -41,11 +43,22 @@ pub(super) fn measured<O: Workload>(
     server: &BenchServer,
     runtime: &Runtime,
     per: RateBasis,
+    work: (O, Vec<O::Item>),
+) -> anyhow::Result<BatchResult> {
+    measured_on(&[server.process()?], runtime, per, work)
+}
+
+/// As [`measured`], on the servers with these processes.
+pub(super) fn measured_on<O: Workload>(
+    servers: &[String],
+    runtime: &Runtime,
+    per: RateBasis,
     (operation, tasks): (O, Vec<O::Item>),
 ) -> anyhow::Result<BatchResult> {
     let (first, tasks) = tasks.split_first().context("there is no item to measure")?;
     runtime.block_on(operation.once(first))?;
-    let cpu = || anyhow::Ok([seconds_of_cpu("self")?, seconds_of_cpu(&server.process()?)?]);
+    let of_servers = || servers.iter().map(|server| seconds_of_cpu(server)).sum::<anyhow::Result<f64>>();
+    let cpu = || anyhow::Ok([seconds_of_cpu("self")?, of_servers()?]);
     let before = cpu()?;
     fs::write("/proc/thread-self/comm", O::NAME)?;
     let mut figures = per_second(tasks.len(), || runtime.block_on(all(&operation, tasks, IN_FLIGHT)))?;
@@ -53,8 +66,10 @@ pub(super) fn measured<O: Workload>(
     let [ours, theirs] = cpu()?;
     let [ours, theirs] = [ours - before[0], theirs - before[1]].map(|seconds| seconds / tasks.len() as f64);
     figures.note = format!("{:.1} us of CPU each, and {:.1} in the server", ours * 1e6, theirs * 1e6);
-    if let RateBasis::SecondOfCpu = per {
-        figures.rate = 1.0 / ours;
+    match per {
+        RateBasis::Second => {}
+        RateBasis::SecondOfCpu => figures.rate = 1.0 / ours,
+        RateBasis::SecondOfAllCpu => figures.rate = 1.0 / (ours + theirs),
     }
     Ok(figures)
 }

@@ -48,6 +48,10 @@ impl BenchServer {
         Ok(Arc::new(Redis::with(&url, Arc::new(Tokio::current()))?))
     }
 
+    pub(super) fn server(&self) -> &RedisServer {
+        &self.server
+    }
+
     pub(super) fn url(&self) -> String {
         self.server.url()
     }

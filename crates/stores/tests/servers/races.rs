@@ -1,4 +1,4 @@
-//! Two attempts race for each key of a cluster, while something happens to its nodes. Each effect is counted by key.
+//! Two attempts race for each key of a cluster or behind sentinels, while something happens to the servers. Each effect is counted by key.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,10 +11,13 @@ use hapax_core::machine::{Begun, Completed, Grant};
 use hapax_core::store::Finding;
 use hapax_core::{ErrorKind, Inspect, Owner};
 use hapax_stores::Redis;
-use hapax_testkit::servers::{RedisCluster, RedisClusterOptions, RedisKind, RespValue};
+use hapax_testkit::servers::{
+    RedisCluster, RedisClusterOptions, RedisKind, RedisSentinelOptions, RedisSentinels, RedisServer, RespValue,
+};
 use libtest_mimic::Trial;
 use parking_lot::Mutex;
 
+use crate::sentinel::is_replica;
 use crate::support::{FIRST, Operation, SECOND, ask, info, store, test, until, with_timeout};
 
 /// How many pairs of attempts run at once.
@@ -38,6 +41,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     let once = [
         test("a_second_effect_after_the_death_of_a_master_is_a_reported_loss", redis, killed),
         test("a_second_effect_after_the_pause_of_a_master_is_a_reported_loss", redis, paused),
+        test("a_second_effect_after_a_master_came_back_empty_is_a_reported_loss", redis, emptied),
+        test("a_second_effect_after_the_loss_of_two_masters_is_a_reported_loss", redis, without_majority),
+        test("no_key_has_two_effects_where_the_replica_of_a_dead_master_confirms", redis, killed_with_confirmation),
+        test("no_key_has_two_effects_where_the_replica_confirms_behind_sentinels", redis, killed_behind_sentinels),
     ];
     each.chain(once).collect()
 }
@@ -188,6 +195,71 @@ async fn killed() {
         knows(&store, &address).await;
         cluster.masters()[0].kill();
         until("the replica is the master", || async { info(replica, "role").await == "master" }).await;
+    })
+    .await;
+    assert_reported(&store, &effects).await;
+}
+
+/// As [`killed`], and each write waits for the replica. The old master comes back as the replica of the new one.
+async fn killed_with_confirmation() {
+    let options = RedisClusterOptions::new(RedisKind::Redis).with_args(&["--cluster-node-timeout", "1000"]);
+    let cluster = RedisCluster::start(options).await.unwrap();
+    let store = store(&format!("{}?wait=1:200", cluster.url()));
+    let (master, replica) = (&cluster.masters()[0], &cluster.replicas()[0]);
+    let address = replica.address().to_string();
+    let effects = race(&store, async {
+        knows(&store, &address).await;
+        master.kill();
+        until("the replica is the master", || async { info(replica, "role").await == "master" }).await;
+        master.restart().await.unwrap();
+    })
+    .await;
+    assert_eq!(effects.twice(), [""; 0], "a confirmed record is not lost");
+}
+
+/// As [`killed_with_confirmation`], behind sentinels. The replica is stopped for a while before the master dies.
+async fn killed_behind_sentinels() {
+    let options = RedisSentinelOptions::new(RedisKind::Redis).down_after(1000);
+    let sentinels = RedisSentinels::start(options.with_args(&["--min-replicas-to-write", "0"])).await.unwrap();
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&format!("{}?min-replicas=unchecked&wait=1:200", sentinels.url()));
+    let effects = race(&store, async {
+        new.pause().unwrap();
+        let probe = Operation::new("probe");
+        let begun = probe.begin(&*store, FIRST).await;
+        assert!(begun.is_err_and(|error| error.kind() == ErrorKind::Unknown), "no replica has it");
+        old.kill();
+        new.resume().unwrap();
+        until("the replica is the master", || async { info(new, "role").await == "master" }).await;
+        old.restart().await.unwrap();
+        until("the old master is a replica", || is_replica(old)).await;
+    })
+    .await;
+    assert_eq!(effects.twice(), [""; 0], "a confirmed record is not lost");
+}
+
+/// The master is back within the node timeout, and has nothing.
+async fn emptied() {
+    let (cluster, store) = cluster(RedisKind::Redis, "60000").await;
+    store.check().await.unwrap();
+    let effects = race(&store, async { cluster.masters()[0].restart().await.unwrap() }).await;
+    assert_reported(&store, &effects).await;
+}
+
+/// Two of three masters die, so that no replica is elected, and come back without their data.
+async fn without_majority() {
+    let (cluster, store) = cluster(RedisKind::Redis, "1000").await;
+    store.check().await.unwrap();
+    let effects = race(&store, async {
+        cluster.masters()[1..].iter().for_each(RedisServer::kill);
+        until("the cluster refuses within the time of a call", || async {
+            let begun = with_timeout(CALL, Operation::new("probe").begin(&*store, FIRST)).await;
+            begun.is_some_and(|begun| begun.is_err_and(|error| error.kind() == ErrorKind::NotApplied))
+        })
+        .await;
+        for master in &cluster.masters()[1..] {
+            master.restart().await.unwrap();
+        }
     })
     .await;
     assert_reported(&store, &effects).await;

@@ -2,15 +2,17 @@
 
 use std::collections::HashSet;
 
-use hapax_core::ErrorKind::{NotApplied, Unusable};
+use futures_util::future::join;
+use hapax_core::ErrorKind::{NotApplied, Unknown, Unusable};
 use hapax_core::Inspect;
+use hapax_core::machine::Completed;
 use hapax_core::store::{Finding, Scan, Severity};
 use hapax_testkit::servers::{RedisKind, RedisSentinelOptions, RedisSentinels, RedisServer, RespValue};
 use libtest_mimic::Trial;
 
 use crate::cluster::rest;
 use crate::refusals::assert_refused;
-use crate::support::{FIRST, Operation, ask, config, info, start, store, test, until, write_secret};
+use crate::support::{FIRST, Operation, SECOND, ask, config, info, start, store, test, until, write_secret};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let each = RedisKind::ALL.into_iter().flat_map(|kind| {
@@ -28,6 +30,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("servers_that_need_no_replica_are_refused_behind_sentinels", redis, lone_master),
         test("a_master_that_has_lost_its_replicas_is_asked_for_again", redis, cut_off),
         test("sentinels_that_do_not_agree_name_no_master", redis, no_majority),
+        test("an_old_master_that_comes_back_takes_no_write", redis, returning),
+        test("a_replica_that_sentinels_name_is_not_used", redis, named_replica),
+        test("a_write_on_a_master_that_was_replaced_meanwhile_is_unknown", redis, paused),
         test("a_url_with_the_wrong_sentinels_names_the_remedy", redis, wrong_urls),
     ];
     each.chain(once).collect()
@@ -42,7 +47,7 @@ fn refusals(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// Sentinels close all connections of a server that they make a replica, also that of an operator.
-async fn is_replica(server: &RedisServer) -> bool {
+pub(crate) async fn is_replica(server: &RedisServer) -> bool {
     server.command(&["INFO", "replication"]).await.is_ok_and(|info| info.text().contains("role:slave"))
 }
 
@@ -80,20 +85,106 @@ async fn failover(kind: RedisKind) {
     assert!(info(new, "cmdstat_set").await.starts_with("calls="));
 }
 
+/// How many keys a server has of these.
+async fn keys_at(server: &RedisServer, operation: Operation) -> RespValue {
+    ask(server, &[b"EXISTS".as_slice(), &operation.name()]).await
+}
+
 async fn killed(kind: RedisKind) {
     let options = RedisSentinelOptions::new(kind).down_after(500).with_args(&["--min-replicas-to-write", "0"]);
     let sentinels = started(options).await;
     let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
-    let store = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
+    let url = format!("{}?min-replicas=unchecked", sentinels.url());
+    let store = store(&url);
     Operation::new("one").cycle(&*store).await;
     old.kill();
     until("the new master takes writes", || async { Operation::new("two").begin(&*store, FIRST).await.is_ok() }).await;
     assert_eq!(info(new, "role").await, "master");
-    // It begins as a master and takes writes until the sentinels have told it.
+    // It begins as a master and takes writes until the sentinels have told it. One of them still names it, as one may
+    // that was down while the others agreed.
+    let [behind, ..] = sentinels.sentinels() else { unreachable!("there are three sentinels") };
+    ask(behind, &["SENTINEL", "REMOVE", "main"]).await;
     old.restart().await.unwrap();
-    Operation::new("three").cycle(&*store).await;
+    let port = old.address().port().to_string();
+    ask(behind, &["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "3"]).await;
+    let fresh = crate::support::store(&url);
+    for (operation, store) in [(Operation::new("three"), &store), (Operation::new("four"), &fresh)] {
+        until("the record is made", || async { operation.begin(&**store, FIRST).await.is_ok() }).await;
+        assert_eq!(keys_at(new, operation).await, RespValue::Integer(1));
+    }
     until("the old master is a replica", || is_replica(old)).await;
-    Operation::new("three").assert_replays(&*store, "done").await;
+    Operation::new("four").grant(&*fresh, FIRST).await;
+}
+
+/// With the setting that the check demands, an old master that comes back takes no writes of any client.
+async fn returning() {
+    let sentinels = started(RedisSentinelOptions::new(RedisKind::Redis).down_after(500)).await;
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&sentinels.url());
+    Operation::new("one").cycle(&*store).await;
+    old.kill();
+    until("the replica is the master", || async { info(new, "role").await == "master" }).await;
+    old.restart().await.unwrap();
+    until("the old master is a replica", || async {
+        let written = old.command(&["SET", "hx:lost", "a write"]).await;
+        // While it loads or starts, it may close the connection.
+        let is_taken = written.is_ok_and(|reply| !matches!(reply, RespValue::Error(_)));
+        assert!(!is_taken, "the old master takes a write that will be lost");
+        is_replica(old).await
+    })
+    .await;
+    until("the new master takes writes", || async { Operation::new("two").begin(&*store, FIRST).await.is_ok() }).await;
+    Operation::new("one").assert_replays(&*store, "done").await;
+}
+
+/// A server that the sentinels name is used only if it says itself that it is a master.
+async fn named_replica() {
+    let sentinels = started(RedisSentinelOptions::new(RedisKind::Redis)).await;
+    let replica = &sentinels.servers()[1];
+    name_master(&sentinels, replica).await;
+    let store = store(&sentinels.url());
+    assert_refused(Operation::new("one").begin(&*store, FIRST).await, NotApplied, "is no master yet");
+}
+
+/// Makes all sentinels name this server.
+async fn name_master(sentinels: &RedisSentinels, server: &RedisServer) {
+    for sentinel in sentinels.sentinels() {
+        ask(sentinel, &["SENTINEL", "REMOVE", "main"]).await;
+    }
+    let port = server.address().port().to_string();
+    for sentinel in sentinels.sentinels() {
+        ask(sentinel, &["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "2"]).await;
+    }
+}
+
+/// A paused master carries out what waits in its socket when it goes on. The store knows by then that another server has
+/// taken its place.
+async fn paused() {
+    let options = RedisSentinelOptions::new(RedisKind::Redis).with_args(&["--min-replicas-to-write", "0"]);
+    let sentinels = started(options).await;
+    let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
+    let store = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
+    let (held, late) = (Operation::new("held"), Operation::new("late"));
+    let grant = held.grant(&*store, FIRST).await;
+    until("the replica has the record", || async { keys_at(new, held).await == RespValue::Integer(1) }).await;
+    old.pause().unwrap();
+    let switched = async {
+        ask(new, &["REPLICAOF", "NO", "ONE"]).await;
+        name_master(&sentinels, new).await;
+        until("the check finds the new master", || async {
+            let checked = store.check().await;
+            checked.is_ok_and(|found| found.iter().any(|finding| finding.message.contains("another process")))
+        })
+        .await;
+        old.resume().unwrap();
+    };
+    let calls = join(late.begin(&*store, FIRST), held.complete(&*store, &grant, "paid"));
+    let ((begun, completed), ()) = join(calls, switched).await;
+    assert_refused(begun, Unknown, "named another master meanwhile");
+    assert_refused(completed, Unknown, "named another master meanwhile");
+    assert_eq!(keys_at(old, late).await, RespValue::Integer(1), "the old master has carried it out");
+    late.grant(&*store, SECOND).await;
+    assert!(matches!(held.complete(&*store, &grant, "paid").await, Ok(Completed::Done)));
 }
 
 /// Every server is asked, because each may become the master.
@@ -126,19 +217,13 @@ async fn cut_off() {
     let [old, new] = sentinels.servers() else { unreachable!("there are two servers") };
     let store = store(&format!("{}?min-replicas=unchecked", sentinels.url()));
     Operation::new("one").cycle(&*store).await;
-    for sentinel in sentinels.sentinels() {
-        ask(sentinel, &["SENTINEL", "REMOVE", "main"]).await;
-    }
     ask(new, &["REPLICAOF", "NO", "ONE"]).await;
     config(new, "min-replicas-to-write", "0").await;
-    let port = new.address().port().to_string();
-    for sentinel in sentinels.sentinels() {
-        ask(sentinel, &["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "2"]).await;
-    }
+    name_master(&sentinels, new).await;
     until("the store finds the new master", || async { Operation::new("two").begin(&*store, FIRST).await.is_ok() })
         .await;
     assert_eq!(info(old, "role").await, "master");
-    assert_eq!(ask(old, &[b"EXISTS".as_slice(), &Operation::new("two").name()]).await, RespValue::Integer(0));
+    assert_eq!(keys_at(old, Operation::new("two")).await, RespValue::Integer(0));
 }
 
 async fn no_majority() {

@@ -29,12 +29,13 @@ pub struct RedisClusterOptions {
     password: Option<String>,
     tls: Option<RedisTls>,
     arguments: Vec<String>,
+    has_system_clock: bool,
 }
 
 impl RedisClusterOptions {
     /// A cluster without persistence, whose nodes never take each other for dead: a test may step its clock.
     pub fn new(kind: RedisKind) -> Self {
-        Self { kind, password: None, tls: None, arguments: Vec::new() }
+        Self { kind, password: None, tls: None, arguments: Vec::new(), has_system_clock: false }
     }
 
     /// Adds arguments for every node, which override those of [`new`](Self::new).
@@ -48,6 +49,13 @@ impl RedisClusterOptions {
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Starts the servers with the clock of the system, which cannot be stepped.
+    #[must_use]
+    pub fn with_system_clock(mut self) -> Self {
+        self.has_system_clock = true;
         self
     }
 
@@ -75,7 +83,8 @@ impl RedisClusterOptions {
         }
         options = tls.apply(options);
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        options.with_args(&arguments)
+        let options = options.with_args(&arguments);
+        if self.has_system_clock { options.with_system_clock() } else { options }
     }
 }
 

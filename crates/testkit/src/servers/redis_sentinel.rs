@@ -25,6 +25,7 @@ pub struct RedisSentinelOptions {
     tls: Option<RedisTls>,
     down_after_millis: u32,
     arguments: Vec<String>,
+    has_system_clock: bool,
 }
 
 impl RedisSentinelOptions {
@@ -32,13 +33,28 @@ impl RedisSentinelOptions {
     /// day.
     pub fn new(kind: RedisKind) -> Self {
         let (password, sentinel_password, tls) = (None, None, None);
-        Self { kind, password, sentinel_password, tls, down_after_millis: 24 * 3_600_000, arguments: Vec::new() }
+        Self {
+            kind,
+            password,
+            sentinel_password,
+            tls,
+            down_after_millis: 24 * 3_600_000,
+            arguments: Vec::new(),
+            has_system_clock: false,
+        }
     }
 
     /// Adds arguments for both servers, which override those of [`new`](Self::new).
     #[must_use]
     pub fn with_args(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// Starts the servers with the clock of the system, which cannot be stepped.
+    #[must_use]
+    pub fn with_system_clock(mut self) -> Self {
+        self.has_system_clock = true;
         self
     }
 
@@ -73,7 +89,8 @@ impl RedisSentinelOptions {
             options = options.with_password(password).with_args(&["--masterauth", password]);
         }
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        options.with_args(&arguments)
+        let options = options.with_args(&arguments);
+        if self.has_system_clock { options.with_system_clock() } else { options }
     }
 
     fn sentinel(&self, tls: &RedisTlsFolder, address: SocketAddr) -> io::Result<RedisServer> {
