@@ -16,7 +16,7 @@ pub(crate) const OFFERS: Offers = Offers {
                redis+sentinel://HOST[,HOST]/MASTER",
         read: |url| Ok(Arc::new(url.parse::<RedisUrl>()?)),
     }),
-    dead_letters: Some("redis://HOST"),
+    dead_letters: Some("redis://HOST, redis+cluster://HOST[,HOST], redis+sentinel://HOST[,HOST]/MASTER"),
     ..Offers::NONE
 };
 

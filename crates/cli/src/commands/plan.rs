@@ -75,8 +75,8 @@ fn plan(args: &PlanArgs) -> String {
 const fn advice(store: PlannedStore) -> &'static str {
     match store {
         PlannedStore::Redis => {
-            "redis: set maxmemory to 1.25 times as much. The append-only file takes as much disk again, and twice \
-             that\n       while it is rewritten."
+            "redis: set maxmemory to 1.25 times as much, on each replica too. The append-only file takes as much \
+             disk\n       again, and twice that while it is rewritten. A cluster shares the memory among its masters."
         }
         PlannedStore::Postgres => {
             "postgres: the bytes include the index and the space of row versions that vacuum has not removed yet. The\n\
