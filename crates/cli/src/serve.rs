@@ -5,6 +5,7 @@ pub(crate) mod bind;
 pub(crate) mod client_address;
 pub(crate) mod exit;
 pub(crate) mod frame;
+pub(crate) mod history;
 pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod otlp;

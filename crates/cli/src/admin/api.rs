@@ -6,8 +6,9 @@
 //! router.rs   from a request over HTTP to a call of the API, and back
 //! calls.rs    what a call is, and the calls about the process; those of a kind of target are with their room:
 //! records.rs  records: list, show; records/writes.rs has resolve, reopen, release, purge; record/ has what is shown
-//! dead.rs     dead letters: list, show, redrive, drop
+//! dead.rs     dead letters: list, show, redrive, drop; dead/advice.rs says what to do about each
 //! outbox.rs   the outbox: what waits, parked keys, republish
+//! history.rs  the last hour of the process, minute by minute
 //! policy.rs   what this process does, under which policy
 //! values.rs   times, bytes and text; ordering_key.rs has keys of the outbox as text
 //! audit.rs    the file to which every write appends its events
@@ -17,6 +18,7 @@ pub(crate) mod audit;
 pub(crate) mod calls;
 pub(crate) mod dead;
 mod guard;
+mod history;
 pub(crate) mod ordering_key;
 pub(crate) mod outbox;
 mod policy;
@@ -31,8 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::broker::DeadLetterStore;
-use hapax::outbox::OutboxUpkeep;
+use hapax::outbox::{Outbox, OutboxUpkeep};
 use hapax::{Error, ErrorKind};
+use hapax_systems::OpenedOutbox;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +43,8 @@ use audit::{AuditFile, AuditedWrite};
 use calls::ApiCall;
 use record::RecordView;
 use records::RecordDesk;
+
+use crate::serve::history::MetricHistory;
 
 pub(crate) use guard::Requester;
 pub(crate) use policy::{PolicyDescription, on_lapse, policy_fields};
@@ -52,7 +57,9 @@ pub(crate) struct AdminApi {
     /// The dead letters that the process can read. None outside of a worker.
     pub(crate) dead: Option<Arc<dyn DeadLetterStore>>,
     /// The outbox. None outside of a relay.
-    pub(crate) outbox: Option<Arc<dyn OutboxUpkeep>>,
+    pub(crate) outbox: Option<OpenedOutbox>,
+    /// The last hour of the process. None in a command.
+    pub(crate) history: Option<MetricHistory>,
     /// The policy of the process, for operators.
     pub(crate) policy: PolicyDescription,
     /// Where each write is noted before and after it. Without it, nothing can be written.
@@ -125,7 +132,7 @@ async fn within_deadline<T>(call: impl Future<Output = hapax::Result<T>>) -> Res
 impl AdminApi {
     /// The API of a process, without records, dead letters and an outbox.
     pub(crate) fn new(policy: PolicyDescription, audit_file: Option<PathBuf>) -> Self {
-        Self { records: None, dead: None, outbox: None, policy, audit: audit_file.map(AuditFile::new) }
+        Self { records: None, dead: None, outbox: None, history: None, policy, audit: audit_file.map(AuditFile::new) }
     }
 
     /// Carries out a call that was allowed, a write between its audit events.
@@ -152,7 +159,16 @@ impl AdminApi {
     }
 
     fn outbox(&self) -> Result<&dyn OutboxUpkeep, ApiError> {
-        self.outbox.as_deref().ok_or_else(|| self.lacks("outbox", "a relay"))
+        Ok(&*self.opened_outbox()?.upkeep)
+    }
+
+    /// The rows of the outbox, as relays read them.
+    fn outbox_rows(&self) -> Result<&dyn Outbox, ApiError> {
+        Ok(&*self.opened_outbox()?.outbox)
+    }
+
+    fn opened_outbox(&self) -> Result<&OpenedOutbox, ApiError> {
+        self.outbox.as_ref().ok_or_else(|| self.lacks("outbox", "a relay"))
     }
 
     fn lacks(&self, what: &str, owner: &str) -> ApiError {

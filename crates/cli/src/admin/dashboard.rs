@@ -8,11 +8,12 @@ use http::{HeaderName, Method, StatusCode};
 use crate::admin::listener::AdminState;
 
 /// The path, the media type and the content of each file.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", "text/html; charset=utf-8", include_str!("dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("dashboard/dashboard.css")),
     ("/main.js", SCRIPT, include_str!("dashboard/main.js")),
     ("/api.js", SCRIPT, include_str!("dashboard/api.js")),
+    ("/charts.js", SCRIPT, include_str!("dashboard/charts.js")),
     ("/confirm.js", SCRIPT, include_str!("dashboard/confirm.js")),
     ("/dom.js", SCRIPT, include_str!("dashboard/dom.js")),
     ("/overview.js", SCRIPT, include_str!("dashboard/overview.js")),

@@ -149,7 +149,7 @@ impl OutboxPlace {
         let missing = || CommandError::usage(anyhow!("name the place by --admin URL or --database URL"));
         let url = read_url("--database", self.database.as_ref().ok_or_else(missing)?, StoreUrl::database_forms)?;
         let opened = open_outbox(&url, Arc::new(Tokio::current())).await?;
-        Ok(self.audit.place(&url, |api| AdminApi { outbox: Some(opened.upkeep), ..api }))
+        Ok(self.audit.place(&url, |api| AdminApi { outbox: Some(opened), ..api }))
     }
 }
 

@@ -163,7 +163,7 @@ fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
         .with("retention_seconds", json!(config.relay.retention.map(|kept| kept.as_secs())))
         .with("max_in_flight", json!(config.relay.max_in_flight));
     let api = AdminApi::new(policy, config.admin.audit_file.clone());
-    AdminApi { outbox: Some(Arc::clone(&opened.outbox.upkeep)), ..api }
+    AdminApi { outbox: Some(opened.outbox.clone()), ..api }
 }
 
 /// Prints the configuration, and checks the database and the sink. Writes nothing.

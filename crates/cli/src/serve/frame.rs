@@ -17,6 +17,7 @@ use crate::admin::listener::{self, AdminState, ReportReadiness};
 use crate::config::{self, AdminConfig};
 use crate::serve::bind::bind;
 use crate::serve::exit::CommandError;
+use crate::serve::history::MetricHistory;
 use crate::serve::logs::{self, Log, LogSettings};
 use crate::serve::shutdown::Shutdown;
 use crate::serve::signals::{self, Reloads, StopSignals};
@@ -44,6 +45,7 @@ pub(crate) struct ProcessFrame {
     pub(crate) stop: StopSignals,
     pub(crate) shutdown: Arc<Shutdown>,
     pub(crate) metrics: PrometheusHandle,
+    pub(crate) history: MetricHistory,
     pub(crate) admin: AdminConfig,
     /// None without TLS for clients.
     pub(crate) certificate: Option<Arc<ServerCertificate>>,
@@ -79,8 +81,9 @@ impl ProcessFrame {
         let loaded = certificate.clone().map(|loaded| move || loaded.reload());
         tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: loaded }));
         let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+        let history = MetricHistory::start(metrics.clone());
         let shutdown = Arc::new(Shutdown::new(drain_delay, drain));
-        Ok(Some((Self { stop, shutdown, metrics, admin, certificate }, opened)))
+        Ok(Some((Self { stop, shutdown, metrics, history, admin, certificate }, opened)))
     }
 
     /// Listens on the admin address.
@@ -91,6 +94,7 @@ impl ProcessFrame {
     /// Serves the admin listener until the process ends.
     pub(crate) fn serve_admin(&self, private: TcpListener, health: Arc<dyn ReportReadiness>, api: AdminApi) {
         let (metrics, access) = (self.metrics.clone(), AdminAccess::new(&self.admin));
+        let api = AdminApi { history: Some(self.history.clone()), ..api };
         let state = AdminState { health, metrics, access, api: Arc::new(api), shutdown: Arc::clone(&self.shutdown) };
         tokio::spawn(listener::serve(private, state));
     }

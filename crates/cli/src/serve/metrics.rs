@@ -22,7 +22,7 @@ const CONNECTIONS: &str = "hapax_gateway_connections";
 /// Requests by the class of their status (label `status`).
 const REQUESTS: &str = "hapax_gateway_requests_total";
 /// Seconds from the head of a request to the end of its response.
-const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
+pub(super) const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
 
 /// Problems that clients got (label `problem`: the name, or `other` for a refusal without one).
 const PROBLEMS: &str = "hapax_gateway_problems_total";

@@ -176,6 +176,7 @@ async fn every_answer_of_a_gateway_fits_the_description_of_the_api() {
     let planned = json!({ "token": token, "force": true, "dry_run": true });
     for (method, path, described, body, expected) in [
         ("get", "policy".to_owned(), "policy", json!(null), 200),
+        ("get", "history".to_owned(), "history", json!(null), 200),
         ("get", "records".to_owned(), "records", json!(null), 200),
         ("get", format!("records/{rk}"), "records/{rk}", json!(null), 200),
         ("get", format!("records/{rk}?answer=true"), "records/{rk}", json!(null), 200),
@@ -335,6 +336,8 @@ async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
         &[
             ("get", "policy", "policy", json!(null), 200),
             ("get", "outbox", "outbox", json!(null), 200),
+            ("get", "outbox/waiting?limit=1", "outbox/waiting", json!(null), 200),
+            ("get", "history", "history", json!(null), 200),
             ("get", &format!("outbox/events/{event}?payload=true"), "outbox/events/{id}", json!(null), 200),
             ("post", "outbox/resume", "outbox/resume", json!({ "key": "nobody" }), 409),
             ("post", "outbox/drop", "outbox/drop", json!({ "key": "nobody", "event": event }), 409),

@@ -36,7 +36,7 @@ async fn every_file_is_served_without_a_token_and_loads_nothing_from_elsewhere()
         }
         open.extend(named(&file.body));
     }
-    assert_eq!(seen.len(), 10, "{seen:?}");
+    assert_eq!(seen.len(), 11, "{seen:?}");
     let request = Request::post(format!("http://{}/", gateway.admin)).body(Full::default()).unwrap();
     assert_eq!(gateway.send(request).await.unwrap().status, 405);
 }

@@ -86,6 +86,36 @@ impl Browser {
         self.evaluate(&format!("{found}.value = {}", json!(value)));
     }
 
+    /// Shows pages as on a phone whose screen is 375 pixels wide.
+    pub(crate) fn be_a_phone(&mut self) {
+        let screen = json!({ "width": 375, "height": 667, "deviceScaleFactor": 1, "mobile": true });
+        self.call("Emulation.setDeviceMetricsOverride", &screen);
+    }
+
+    /// Presses and releases a key: `Tab` or `Enter`.
+    pub(crate) fn press(&mut self, key: &str) {
+        let (code, text) = if key == "Tab" { (9, "") } else { (13, "\r") };
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", &event);
+        }
+    }
+
+    /// Presses the tabulator until the element of a selector has the focus.
+    pub(crate) fn tab_to(&mut self, selector: &str) {
+        /// More than any page has elements that take the focus.
+        const MOST: usize = 60;
+        let found = format!("document.querySelector({})", json!(selector));
+        self.until(&found);
+        for _ in 0..MOST {
+            self.press("Tab");
+            if self.evaluate(&format!("document.activeElement === {found}")) == true {
+                return;
+            }
+        }
+        panic!("the tabulator never gets to {selector}: {}", self.evaluate("document.body.innerText"));
+    }
+
     /// Writes what the tab shows to a PNG file.
     pub(crate) fn write_screenshot(&mut self, path: &Path) {
         use base64::Engine;

@@ -44,6 +44,20 @@ pub(crate) fn tests() -> Vec<Trial> {
             let (gateway, rk, _directory) = gateway_with_tokens().await;
             tokio::task::block_in_place(|| look_behind_empty_pages(&format!("http://{}", gateway.admin), rk));
         }),
+        servers::test("dashboard_shows_the_last_hour_and_filters", "chromium", async || {
+            let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+            let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+            let rk = plant(&store, "planted", Planted::Running).await;
+            let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
+            for (body, status) in [("{}", 201), ("{}", 201), ("{\"other\":1}", 422)] {
+                assert_eq!(gateway.post("/orders", "order-1", body).await.unwrap().status, status);
+            }
+            tokio::task::block_in_place(|| look_around(&format!("http://{}", gateway.admin), rk));
+        }),
+        servers::test("dashboard_on_a_phone_by_keyboard", "chromium", async || {
+            let (worker, rk, _) = AdminProcess::worker().await;
+            tokio::task::block_in_place(|| resolve_on_a_phone(&worker, rk));
+        }),
         servers::test("dashboard_of_a_worker_drops_and_redrives", "chromium", async || {
             let (worker, rk, _) = AdminProcess::worker().await;
             tokio::task::block_in_place(|| decide_about_messages(&worker, rk));
@@ -107,6 +121,7 @@ fn sign_in(admin: &str) {
     browser.fill("#sign-in input", "a-wrong-token-of-somebody");
     browser.click("#sign-in button");
     browser.until("document.querySelector('#sign-in').open && document.querySelector('#sign-in input').value === ''");
+    browser.until("document.querySelector('#sign-in-text').innerText.includes('token is wrong')");
     assert_eq!(browser.evaluate("document.querySelector('#process').innerText"), "");
     browser.fill("#sign-in input", "a-token-that-only-reads");
     browser.click("#sign-in button");
@@ -192,6 +207,70 @@ fn look_behind_empty_pages(admin: &str, rk: RecordKey) {
     browser.until("document.querySelector('main').innerText.includes('cannot be read: a bad disk')");
 }
 
+/// The charts count what the gateway did, and the list of records is filtered. A page that loads says so.
+fn look_around(admin: &str, rk: RecordKey) {
+    let mut browser = Browser::start();
+    browser.open(&format!("{admin}/"));
+    for name in ["new", "replayed", "refused"] {
+        let chart = format!("document.querySelector('[data-chart={name}]')");
+        browser.until(&format!("{chart}.querySelector('strong').innerText === '1'"));
+        browser.until(&format!("{chart}.querySelector('rect:last-child').getBoundingClientRect().height > 10"));
+    }
+    browser.until("document.querySelector('[data-chart=unknown] strong').innerText === '0'");
+    browser.until("document.querySelector('[data-chart=latency] strong').innerText.endsWith('s')");
+    browser.until("/ready\\s+yes/.test(document.querySelector('#health').innerText)");
+    browser.until("/journal\\s+empty/.test(document.querySelector('#health').innerText)");
+    browser.until("document.title === 'Overview – gateway default – Hapax'");
+    show(&mut browser, "charts");
+    browser.evaluate("location.hash = '#/records/all'");
+    browser.until("document.querySelectorAll('tbody tr').length === 2");
+    browser.until("document.title === 'Records – gateway default – Hapax'");
+    browser.until("document.querySelector('tbody').innerText.includes('of 600 s left')");
+    browser.fill("form.filter input", &rk.operation().to_string());
+    browser.click("button[data-action='filter']");
+    browser.until("document.querySelectorAll('tbody tr').length === 1");
+    browser.until(&format!("document.querySelector('tbody').innerText.includes('{rk}')"));
+    browser.until("document.querySelector('form.filter input').value.length === 36");
+    browser.fill("form.filter select[name='age']", "1day");
+    browser.click("button[data-action='filter']");
+    browser.until("document.querySelector('main').innerText.includes('There is no record in this list')");
+    browser.evaluate("window.fetch = () => new Promise(() => {})");
+    browser.evaluate("location.hash = '#/'");
+    browser.until("document.querySelector('main').innerText === 'Loading …'");
+    browser.until("document.querySelector('main').ariaBusy === 'true'");
+}
+
+/// On a screen of 375 pixels nothing is wider than it, and the tabulator and Enter are enough to decide.
+fn resolve_on_a_phone(worker: &AdminProcess, rk: RecordKey) {
+    let mut browser = Browser::start();
+    browser.be_a_phone();
+    browser.open(&format!("http://{}/", worker.admin));
+    let letter = format!("dead-letter/{}", id(1));
+    for page in ["dead-letters", &letter, "records/all", "records/all/-/1min", ""] {
+        browser.evaluate(&format!("location.hash = '#/{page}'"));
+        let name = page.split('/').next().filter(|name| !name.is_empty()).unwrap_or("overview");
+        browser.until(&format!("document.body.dataset.ready === '{name}'"));
+        browser.until("window.innerWidth === 375");
+        let width = browser.evaluate("document.documentElement.scrollWidth");
+        assert_eq!(width, 375, "{page}: {}", browser.evaluate("document.body.innerText"));
+        show(&mut browser, &format!("phone-{name}"));
+    }
+    browser.tab_to("a[href='#/records/unknown']");
+    browser.press("Enter");
+    browser.until("document.activeElement.innerText === 'Records'");
+    browser.tab_to(&format!("a[href='#/record/{rk}']"));
+    browser.press("Enter");
+    browser.until("document.activeElement.innerText === 'Record'");
+    browser.tab_to("button[data-action='done']");
+    browser.press("Enter");
+    browser.until("document.querySelector('#confirm').open");
+    browser.tab_to("#confirm-ok");
+    browser.press("Enter");
+    browser.until("document.querySelector('main dl').innerText.includes('completed')");
+    let width = browser.evaluate("document.documentElement.scrollWidth");
+    assert_eq!(width, 375, "{}", browser.evaluate("document.body.innerText"));
+}
+
 /// A worker has its dead letters, and records of messages, which have no response.
 fn decide_about_messages(worker: &AdminProcess, rk: RecordKey) {
     let mut browser = Browser::start();
@@ -202,6 +281,7 @@ fn decide_about_messages(worker: &AdminProcess, rk: RecordKey) {
     browser.until("document.querySelectorAll('tbody tr').length === 2");
     show(&mut browser, "dead-letters");
     browser.click(&format!("a[href='#/dead-letter/{}']", id(1)));
+    browser.until("document.querySelector('main dl').innerText.includes('Correct the data and send a new message')");
     browser.click("button[data-action='payload']");
     browser.until("document.querySelector('#payload').innerText.includes('top secret')");
     assert_eq!(browser.evaluate("document.querySelector(\"button[data-action='not-done']\") === null"), true);
@@ -226,12 +306,14 @@ fn decide_about_events(relay: &AdminProcess) {
     browser.open(&format!("http://{}/", relay.admin));
     browser.until("document.querySelector('.count.alarm').innerText.startsWith('2')");
     browser.click("a[href='#/outbox']");
-    browser.until("document.querySelectorAll('tbody tr').length === 2");
+    browser.until("document.querySelectorAll('#parked tbody tr').length === 2");
     show(&mut browser, "outbox");
+    // The event without a key waits for nobody, so it is published; the others wait for their keys.
+    browser.until("document.querySelector('#waiting').innerText.includes('its parked key')");
     browser.click("button[data-action='resume']");
     browser.until("document.querySelector('#confirm-facts').innerText.includes('acme')");
     browser.click("#confirm-ok");
-    browser.until("document.querySelectorAll('tbody tr').length === 1");
+    browser.until("document.querySelectorAll('#parked tbody tr').length === 1");
     browser.click("button[data-action='drop']");
     browser.until("document.querySelector('#confirm-facts').innerText.includes('hex:ff00')");
     browser.click("#confirm-ok");

@@ -1,5 +1,7 @@
 //! Dead letters, for operators.
 
+mod advice;
+
 use hapax::ErrorKind;
 use hapax::broker::{
     DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, KeptLetter, LetterChange, LetterWord, ListedLetter,
@@ -231,6 +233,8 @@ pub(crate) struct LetterView {
     attempts: u32,
     /// The last error.
     cause: Option<String>,
+    /// What to do about it.
+    advice: Option<String>,
     source: String,
     time: String,
     namespace: String,
@@ -259,6 +263,7 @@ impl LetterView {
             reason: letter.reason.as_str().to_owned(),
             attempts: letter.attempts,
             cause: letter.cause.as_ref().map(ToString::to_string),
+            advice: Some(advice::advice(letter.reason).to_owned()),
             source: letter.source.to_string(),
             time: time(letter.at),
             namespace: letter.namespace.to_string(),

@@ -34,6 +34,10 @@ pub(crate) struct RecordView {
     pub(crate) token: u64,
     pub(crate) attempt: Option<u16>,
     pub(super) takeover: bool,
+    /// Only while an attempt runs.
+    pub(super) lease_seconds: Option<f64>,
+    /// How much of the lease is left if nothing renews it.
+    pub(super) lease_seconds_left: Option<f64>,
     pub(crate) since: String,
     pub(super) age_seconds: u64,
     pub(super) expires: String,
@@ -98,12 +102,14 @@ impl SeenRecord {
     }
 
     pub(crate) fn of_scan(found: Scanned, now: Timestamp) -> Self {
-        let Scanned { rk, record, status, life_left, .. } = found;
-        Self { rk, record, status, lease_left: Duration::ZERO, life_left, now }
+        let Scanned { rk, record, status, idle, life_left } = found;
+        let lease_left = record.state.holding().map_or(Duration::ZERO, |holding| Duration::from(holding.lease));
+        Self { rk, record, status, lease_left: lease_left.saturating_sub(idle), life_left, now }
     }
 
     pub(crate) fn view(&self) -> RecordView {
         let (since, holding) = (self.since(), self.record.state.holding());
+        let running = holding.filter(|_| self.status == RecordStatus::Running);
         RecordView {
             rk: RecordName(self.rk),
             urn: format!("{URN}{}", self.rk),
@@ -113,6 +119,8 @@ impl SeenRecord {
             token: self.record.token.0,
             attempt: holding.map(|holding| holding.attempt),
             takeover: holding.is_some_and(|holding| holding.takeover),
+            lease_seconds: running.map(|holding| Duration::from(holding.lease).as_secs_f64()),
+            lease_seconds_left: running.map(|_| self.lease_left.as_secs_f64()),
             since: time(since),
             age_seconds: self.now.since(since).as_secs(),
             expires: time(self.now.plus(self.life_left)),

@@ -20,7 +20,8 @@ use crate::admin::access::AdminAccess;
 use crate::admin::api::calls::{ApiCall, ListEvents, PREFIX, ShowOpenApi, ShowPolicy, read};
 use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
 use crate::admin::api::guard::check_write;
-use crate::admin::api::outbox::{DropEvent, ListParked, Republish, ResumeKey, ShowEvent};
+use crate::admin::api::history::ShowHistory;
+use crate::admin::api::outbox::{DropEvent, ListParked, ListWaiting, Republish, ResumeKey, ShowEvent};
 use crate::admin::api::records::writes::{
     PurgeDecision, ReleaseDecision, ReopenDecision, ResolveDecision, WriteRecord,
 };
@@ -51,11 +52,13 @@ pub(crate) fn router() -> Router<AdminState> {
         route::<RedriveLetter>,
         route::<DropLetter>,
         route::<ListParked>,
+        route::<ListWaiting>,
         route::<ShowEvent>,
         route::<ResumeKey>,
         route::<DropEvent>,
         route::<Republish>,
         route::<ShowPolicy>,
+        route::<ShowHistory>,
         route::<ListEvents>,
         route::<ShowOpenApi>,
     ]

@@ -25,7 +25,8 @@ export async function read(path, query = {}) {
 
 /**
  * Reads the pages of a list until one has an entry, or the list ends. A page may be empty before that, because a filter
- * fits few records. Calls `onEmpty` after each empty page. Stops when the operator goes to another page of the dashboard.
+ * fits few records. Calls `onEmpty` after each empty page. Stops when the operator goes to another page of the
+ * dashboard.
  */
 export async function readUntilFound(path, query, isFound, onEmpty) {
   const place = window.location.hash;
@@ -51,6 +52,12 @@ export async function metrics() {
   return samples.map(([, name, labels, value]) => ({ name, labels: labelsOf(labels ?? ''), value: Number(value) }));
 }
 
+/** Whether requests should be sent to the process, and the reason why not. */
+export async function readiness() {
+  const response = await request('GET', 'readyz');
+  return { isReady: response.ok, text: (await response.text()).trim() };
+}
+
 function labelsOf(text) {
   return Object.fromEntries([...text.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, name, value]) => [name, value]));
 }
@@ -63,11 +70,22 @@ async function call(method, path, body) {
 }
 
 async function send(method, path, body) {
+  const sent = sessionStorage.getItem(TOKEN);
   const response = await request(method, path, body);
   const isRequired = response.status === 401;
   if (!isRequired && !(await mayOnlyRead(response))) return response;
-  return (await askForToken(isRequired)) ? send(method, path, body) : response;
+  // The operator gave another token meanwhile.
+  if (sessionStorage.getItem(TOKEN) !== sent) return send(method, path, body);
+  const why = !isRequired ? ASKS.write : sent === null ? ASKS.read : ASKS.wrong;
+  return (await askForToken(isRequired, why)) ? send(method, path, body) : response;
 }
+
+/** Why the operator is asked for a token. */
+const ASKS = {
+  read: 'This listener asks for a token. It is kept in this tab only.',
+  wrong: 'This token is wrong: the process refuses it. --admin-token-file names the file with the right one.',
+  write: 'Your token may only read. Give one that may write, or press Escape.',
+};
 
 /** Whether another token may do what this one may not. */
 async function mayOnlyRead(response) {
@@ -95,13 +113,13 @@ async function request(method, path, body) {
 let asking = null;
 
 /** Returns whether the operator gave a token. Without a required one, the page has nothing to show. */
-function askForToken(isRequired) {
+function askForToken(isRequired, why) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById('sign-in');
     const field = dialog.querySelector('input');
-    document.getElementById('sign-in-text').textContent = isRequired
-      ? 'This listener asks for a token. It is kept in this tab only.'
-      : 'Your token may only read. Give one that may write, or press Escape.';
+    const text = document.getElementById('sign-in-text');
+    text.textContent = why;
+    text.className = why === ASKS.wrong ? 'alarm' : '';
     field.value = '';
     dialog.returnValue = '';
     dialog.oncancel = (event) => { if (isRequired) event.preventDefault(); };

@@ -13,6 +13,7 @@ export async function deadLetters(process, cursor) {
       { title: 'letter', cell: (letter) => link(['dead-letter', letter.id], letter.id) },
       { title: 'reason', cell: (letter) => letter.reason },
       { title: 'attempts', cell: (letter) => letter.attempts, isNumber: true },
+      { title: 'operation', cell: (letter) => letter.operation && element('span', { class: 'id' }, letter.operation) },
       { title: 'source', cell: (letter) => letter.source },
       { title: 'time', cell: (letter) => letter.time },
       { title: 'redriven at', cell: (letter) => letter.redrive_at },
@@ -30,6 +31,7 @@ export async function deadLetter(process, id) {
       ['letter', element('code', {}, letter.id)],
       ['reason', letter.reason],
       ['last error', letter.cause],
+      ['what to do', letter.advice],
       ['attempts', letter.attempts],
       ['operation', letter.operation],
       ['source', letter.source],
@@ -93,7 +95,8 @@ function actionsOf(letter) {
 
 async function decide(letter, { title, text, path, body }) {
   const shown = [
-    ['letter', letter.id], ['reason', letter.reason], ['last error', letter.cause], ['attempts', letter.attempts], ['time', letter.time],
+    ['letter', letter.id], ['reason', letter.reason], ['last error', letter.cause], ['attempts', letter.attempts],
+    ['time', letter.time],
   ];
   if ((await confirm({ title, text, shown, button: title })) === null) return;
   say('');

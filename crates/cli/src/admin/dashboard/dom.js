@@ -24,7 +24,7 @@ export function table(columns, rows, empty) {
   const head = columns.map((column) => element('th', { class: kind(column) }, column.title));
   const body = rows.map((row) => element('tr', {}, columns.map((column) => {
     const shown = column.cell(row);
-    return element('td', { class: kind(column) }, shown ?? '–');
+    return element('td', { class: kind(column), 'data-title': column.title }, shown ?? '–');
   })));
   return element('table', {}, element('thead', {}, element('tr', {}, head)), element('tbody', {}, body));
 }

@@ -12,8 +12,8 @@ const PAGES = {
   records: { title: 'Records', show: records, of: ['gateway', 'worker'] },
   'dead-letters': { title: 'Dead letters', show: deadLetters, of: ['worker'] },
   outbox: { title: 'Outbox', show: outbox, of: ['relay'] },
-  record: { show: record, of: [] },
-  'dead-letter': { show: deadLetter, of: [] },
+  record: { title: 'Record', show: record, of: [] },
+  'dead-letter': { title: 'Dead letter', show: deadLetter, of: [] },
 };
 
 let shown = 0;
@@ -24,21 +24,37 @@ async function show() {
   const own = shown;
   const [name, ...words] = window.location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
   const page = Object.hasOwn(PAGES, name) ? PAGES[name] : PAGES[''];
+  const place = document.getElementById('page');
   say('');
+  // The buttons of the page before would write something that the address does not name.
+  place.replaceChildren(element('p', { class: 'soft', role: 'status' }, 'Loading …'));
+  place.setAttribute('aria-busy', 'true');
+  delete document.body.dataset.ready;
+  document.title = `${page.title} – Hapax`;
   try {
     const process = await read('policy');
     showHead(process, name);
+    document.title = `${page.title} – ${process.process} ${process.namespace} – Hapax`;
     const content = await page.show(process, ...words);
     if (own !== shown) return;
-    document.getElementById('page').replaceChildren(...content);
+    place.replaceChildren(...content);
+    place.removeAttribute('aria-busy');
+    if (own > 1) focusHeading(place);
     document.body.dataset.ready = name || 'overview';
   } catch (error) {
     if (own !== shown) return;
-    // The buttons of the page before would write something that the address does not name.
-    document.getElementById('page').replaceChildren();
-    delete document.body.dataset.ready;
+    place.replaceChildren();
+    place.removeAttribute('aria-busy');
     say(error.message);
   }
+}
+
+/** The next key begins at the new page, and a screen reader reads its heading. */
+function focusHeading(place) {
+  const heading = place.querySelector('h2');
+  if (heading === null) return;
+  heading.tabIndex = -1;
+  heading.focus();
 }
 
 function showHead(process, current) {

@@ -1,4 +1,4 @@
-// The outbox of a relay: its parked keys.
+// The outbox of a relay: its parked keys, and the rows that wait.
 
 import { read, write } from './api.js';
 import { confirm } from './confirm.js';
@@ -6,7 +6,10 @@ import { button, duration, element, facts, link, say, table } from './dom.js';
 
 /** The counts, and the keys that wait for an operator. */
 export async function outbox(process, cursor) {
-  const page = await read('outbox', { limit: 100, cursor });
+  const [page, waiting] = await Promise.all([
+    read('outbox', { limit: 100, cursor }),
+    read('outbox/waiting', { limit: 100 }),
+  ]);
   return [
     element('h2', {}, 'Outbox'),
     facts([
@@ -15,7 +18,7 @@ export async function outbox(process, cursor) {
       ['parked keys', page.counts.parked_keys],
     ]),
     element('h2', {}, 'Parked keys'),
-    table([
+    element('div', { id: 'parked' }, table([
       { title: 'key', cell: (parked) => parked.key },
       { title: 'topic', cell: (parked) => parked.topic },
       { title: 'reason', cell: (parked) => parked.reason },
@@ -23,9 +26,24 @@ export async function outbox(process, cursor) {
       { title: '', cell: (parked) => element('span', { class: 'actions' },
         button('resume', 'Resume …', () => decide(parked, 'resume')),
         button('drop', 'Drop …', () => decide(parked, 'drop'))) },
-    ], page.parked, page.next ? 'None on this page.' : 'No key is parked.'),
+    ], page.parked, page.next ? 'None on this page.' : 'No key is parked.')),
     page.next ? element('p', {}, link(['outbox', page.next], 'next page')) : '',
+    element('h2', {}, 'Rows that wait'),
+    element('div', { id: 'waiting' }, table([
+      { title: 'event', cell: (event) => element('span', { class: 'id' }, event.id) },
+      { title: 'topic', cell: (event) => event.topic },
+      { title: 'key', cell: (event) => event.key },
+      { title: 'written', cell: (event) => event.time },
+      { title: 'bytes', cell: (event) => event.payload_bytes, isNumber: true },
+      { title: 'waits for', cell: (event) => waitsFor(event) },
+    ], waiting.events, 'No row waits: all events are published, or set aside with their keys.')),
+    waiting.is_complete ? '' : element('p', { class: 'soft' }, 'There are others behind these.'),
   ];
+}
+
+function waitsFor(event) {
+  if (event.damage) return element('span', { class: 'alarm' }, `an operator: ${event.damage}`);
+  return event.is_parked ? 'its parked key' : 'its publication';
 }
 
 const TEXTS = {

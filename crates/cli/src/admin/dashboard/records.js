@@ -22,26 +22,71 @@ const COLUMNS = [
   { title: 'age', cell: (record) => duration(record.age_seconds), isNumber: true },
 ];
 
+/** Shown while attempts run. */
+const LEASE = { title: 'lease', cell: (record) => lease(record) };
+
+function lease(record) {
+  if (record.lease_seconds === null) return null;
+  const words = `${Math.round(record.lease_seconds_left)} of ${Math.round(record.lease_seconds)} s left`;
+  return element('span', { class: isNearItsEnd(record) ? 'alarm' : null }, words);
+}
+
+/** Whether nobody renews the lease of a running attempt in time. An attempt renews it after each third. */
+export function isNearItsEnd(record) {
+  return record.lease_seconds !== null && record.lease_seconds_left < record.lease_seconds / 3;
+}
+
+/** The address of a list. */
+function listOf(state, operation, age, cursor) {
+  const isPlain = !operation && !age && !cursor;
+  return isPlain ? ['records', state] : ['records', state, operation || ANY, age || ANY, cursor || ANY];
+}
+
+/** Stands for a filter that is not set. */
+const ANY = '-';
+
+const AGES = { '': 'any', '1min': '1 min', '10min': '10 min', '1h': '1 h', '1day': '1 day' };
+
+/** The fields that choose a list. */
+function filter(chosen, operation, age) {
+  const option = ([value, title], current) =>
+    element('option', { value, selected: value === current ? '' : null }, title);
+  const choice = (name, options, current) =>
+    element('select', { name }, Object.entries(options).map((entry) => option(entry, current)));
+  return element('form', { class: 'filter', onsubmit: choose },
+    element('label', {}, 'State ', choice('state', { ...STATES, all: 'all' }, chosen)),
+    element('label', {}, 'Operation ', element('input', { name: 'operation', value: operation, size: 36 })),
+    element('label', {}, 'Older than ', choice('age', AGES, age)),
+    element('button', { 'data-action': 'filter' }, 'Show'));
+}
+
+function choose(event) {
+  event.preventDefault();
+  const { state, operation, age } = event.target.elements;
+  const path = listOf(state.value, operation.value.trim(), age.value);
+  window.location.hash = `#/${path.map(encodeURIComponent).join('/')}`;
+}
+
 /** The list of records of a state. */
-export async function records(process, chosen = 'unknown', cursor) {
-  const query = { state: chosen === 'all' ? '' : chosen, limit: 100, cursor };
+export async function records(process, chosen = 'unknown', ...words) {
+  const [operation = '', age = '', cursor = ''] = words.map((word) => (word === ANY ? '' : word));
+  const query = { state: chosen === 'all' ? '' : chosen, operation, older_than: age, limit: 100, cursor };
   let isLooking = false;
   const page = await readUntilFound('records', query, hasRecords, () => {
     isLooking = true;
     say('No such record yet. Still looking …');
   });
   if (isLooking) say('');
-  const states = Object.entries({ ...STATES, all: 'all' }).map(([name, title]) =>
-    link(['records', name], title, { 'aria-current': name === chosen ? 'page' : null }));
+  const hasLeases = page.records.some((found) => found.lease_seconds !== null);
   return [
     element('h2', {}, 'Records'),
-    element('p', { class: 'actions' }, states),
+    filter(chosen, operation, age),
     element('p', { class: 'soft' },
       'Records do not name their namespace: this list has the records of all gateways and workers on the store.'),
-    table(COLUMNS, page.records,
+    table(hasLeases ? [...COLUMNS, LEASE] : COLUMNS, page.records,
       page.next ? 'None so far. The list goes on.' : 'There is no record in this list.'),
     damaged(page.damaged),
-    page.next ? element('p', {}, link(['records', chosen, page.next], 'next page')) : null,
+    page.next ? element('p', {}, link(listOf(chosen, operation, age, page.next), 'next page')) : null,
   ].filter((part) => part !== null);
 }
 
@@ -72,6 +117,7 @@ export async function record(process, rk) {
       ['state', state(shown)],
       ['token', shown.token],
       ['attempt', shown.attempt],
+      ['lease', lease(shown)],
       ['since', `${shown.since} (${duration(shown.age_seconds)})`],
       ['expires', shown.expires],
       ['answer', shown.answer_bytes === null ? null : `${shown.answer_bytes} bytes`],

@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::config::Flags;
 use crate::config::tests::GatewayFlags;
+use crate::serve::history::MetricHistory;
 use crate::serve::shutdown::Shutdown;
 use crate::serve::signals::StopSignals;
 
@@ -118,10 +119,12 @@ impl Inspect for FailingStore {
 }
 
 fn frame(config: &Config) -> ProcessFrame {
+    let metrics = PrometheusBuilder::new().build_recorder().handle();
     ProcessFrame {
         stop: StopSignals::default(),
         shutdown: Arc::new(Shutdown::new(config.drain_delay, config.drain)),
-        metrics: PrometheusBuilder::new().build_recorder().handle(),
+        history: MetricHistory::start(metrics.clone()),
+        metrics,
         admin: config.admin.clone(),
         certificate: None,
     }
