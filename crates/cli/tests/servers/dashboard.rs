@@ -308,8 +308,8 @@ fn decide_about_events(relay: &AdminProcess) {
     browser.click("a[href='#/outbox']");
     browser.until("document.querySelectorAll('#parked tbody tr').length === 2");
     show(&mut browser, "outbox");
-    // The event without a key waits for nobody, so it is published; the others wait for their keys.
-    browser.until("document.querySelector('#waiting').innerText.includes('its parked key')");
+    // The event without a key is published, and the others are set aside with their keys.
+    browser.until("document.querySelector('#waiting').innerText.includes('No row waits')");
     browser.click("button[data-action='resume']");
     browser.until("document.querySelector('#confirm-facts').innerText.includes('acme')");
     browser.click("#confirm-ok");

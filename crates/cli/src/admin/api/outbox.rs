@@ -1,6 +1,8 @@
 //! The outbox, for operators.
 
-use hapax::outbox::{OpenRow, OutboxUpkeep, OutgoingEvent, ParkedKey, ReadRequest, ReadStart, RowId, RowState};
+pub(crate) mod waiting;
+
+use hapax::outbox::{OutboxUpkeep, OutgoingEvent, ParkedKey, RowId, RowState};
 use hapax::{EventId, Timestamp};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -98,72 +100,6 @@ impl From<ParkedKey> for ParkedView {
             topic: parked.topic,
             reason: parked.reason,
             time: time(parked.parked_at),
-        }
-    }
-}
-
-/// The rows that are not published, the oldest first.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ListWaiting {
-    #[serde(default, with = "optional_text")]
-    pub(crate) limit: Option<usize>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct WaitingPage {
-    pub(crate) events: Vec<WaitingView>,
-    /// Whether there are no others.
-    pub(crate) is_complete: bool,
-}
-
-/// A row that is not published.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct WaitingView {
-    pub(crate) id: String,
-    pub(crate) row: u64,
-    pub(crate) topic: String,
-    #[serde(with = "optional_text")]
-    pub(crate) key: Option<OrderingKey>,
-    pub(crate) time: String,
-    /// Whether its key waits for an operator.
-    pub(crate) is_parked: bool,
-    /// Why it cannot be read.
-    pub(crate) damage: Option<String>,
-    pub(crate) payload_bytes: usize,
-}
-
-impl ApiCall for ListWaiting {
-    const PATH: &'static str = "outbox/waiting";
-    type Answer = WaitingPage;
-
-    async fn carry_out(&self, api: &AdminApi) -> Result<WaitingPage, ApiError> {
-        /// The payloads that are read with the rows.
-        const BYTES: usize = 4 << 20;
-        let limit = page_limit(self.limit)?;
-        let most = u32::try_from(limit).unwrap_or(u32::MAX);
-        let request = ReadRequest::all_buckets(ReadStart::default(), most, BYTES);
-        let mut found = within_deadline(api.outbox_rows()?.read(&request)).await?;
-        found.rows.sort_by_key(|row| (row.event.created_at, row.id));
-        // With fewer rows than the limit, no bucket has reached it.
-        let is_complete = !found.is_cut && found.rows.len() < limit;
-        let events = found.rows.iter().take(limit).map(WaitingView::of).collect();
-        Ok(WaitingPage { events, is_complete })
-    }
-}
-
-impl WaitingView {
-    fn of(row: &OpenRow) -> Self {
-        let event = &row.event;
-        Self {
-            id: event.id.to_string(),
-            row: row.id.0,
-            topic: event.topic.clone(),
-            key: event.ordering_key.clone().map(OrderingKey::new),
-            time: time(event.created_at),
-            is_parked: row.is_parked,
-            damage: row.damage.clone(),
-            payload_bytes: event.payload.len(),
         }
     }
 }

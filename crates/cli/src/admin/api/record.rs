@@ -10,12 +10,13 @@ use std::time::Duration;
 use hapax::machine::Observed;
 use hapax::relay::{bucket_records, member_records};
 use hapax::store::{RecordStatus, Scanned};
-use hapax::{Completion, OperationId, Record, RecordKey, State, Timestamp};
+use hapax::{Completion, Fingerprint, OperationId, Record, RecordKey, State, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::admin::api::calls::{RecordName, URN};
 use crate::admin::api::values::{text, time};
+use crate::store::checks::TRIAL_RETENTION;
 
 pub(super) use advice::{missing, refusal};
 pub(super) use answer::shown_answer;
@@ -146,12 +147,16 @@ impl SeenRecord {
         holding.map_or(Timestamp(self.record.token.0), |holding| armed(holding.lifetime.into()))
     }
 
-    /// Whether the record is one of Hapax itself: the pin of a namespace, or a claim of a relay.
+    /// Whether the record is one of Hapax itself: the pin of a namespace, a trial call, or a claim of a relay.
     pub(crate) fn is_internal(&self) -> bool {
         /// Only a pin lives longer.
         const LONGEST: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
-        let is_pin = self.completion().is_some_and(|completion| completion.answer.is_empty());
-        is_pin && self.life_left > LONGEST || OF_RELAYS.contains(&self.rk)
+        let is_empty = self.completion().is_some_and(|completion| completion.answer.is_empty());
+        let is_pin = is_empty && self.life_left > LONGEST;
+        // A request and a message have a fingerprint.
+        let is_short = self.life_left <= Duration::from(TRIAL_RETENTION);
+        let is_trial = is_empty && is_short && self.record.fingerprint == Fingerprint::NONE;
+        is_pin || is_trial || OF_RELAYS.contains(&self.rk)
     }
 }
 

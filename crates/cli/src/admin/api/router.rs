@@ -21,7 +21,8 @@ use crate::admin::api::calls::{ApiCall, ListEvents, PREFIX, ShowOpenApi, ShowPol
 use crate::admin::api::dead::{DropLetter, ListLetters, RedriveLetter, ShowLetter};
 use crate::admin::api::guard::check_write;
 use crate::admin::api::history::ShowHistory;
-use crate::admin::api::outbox::{DropEvent, ListParked, ListWaiting, Republish, ResumeKey, ShowEvent};
+use crate::admin::api::outbox::waiting::ListWaiting;
+use crate::admin::api::outbox::{DropEvent, ListParked, Republish, ResumeKey, ShowEvent};
 use crate::admin::api::records::writes::{
     PurgeDecision, ReleaseDecision, ReopenDecision, ResolveDecision, WriteRecord,
 };

@@ -7,8 +7,8 @@ pub(super) const fn advice(reason: DeadReason) -> &'static str {
     match reason {
         DeadReason::AttemptsExhausted => "Every attempt failed and none had an effect. Find the cause, then redrive.",
         DeadReason::Rejected => {
-            "The handler gave a final answer, and a redrive gets the same one. Correct the data and send a new message, \
-             then drop this letter."
+            "The handler gave a final answer, and a redrive gets the same one. Correct the data and send a new \
+             message, then drop this letter."
         }
         DeadReason::KeyMissing | DeadReason::KeyMalformed => {
             "The message has no key that can be used. Correct the sender, send the message with a key, and drop this \
