@@ -5,6 +5,7 @@ pub(crate) mod dead;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod gateway;
+pub(crate) mod guide;
 mod instant;
 pub(crate) mod journal;
 pub(crate) mod keys;

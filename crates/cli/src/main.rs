@@ -6,6 +6,7 @@ mod commands;
 mod config;
 mod files;
 mod gateway;
+mod guide;
 mod place;
 mod relay;
 mod serve;
@@ -65,6 +66,8 @@ enum Command {
     Dead(commands::dead::DeadArgs),
     /// Print how much memory and disk the records will need.
     Plan(commands::plan::PlanArgs),
+    /// Print a chapter of the guide, or list them.
+    Guide(commands::guide::GuideArgs),
     /// Print the completions of a shell, for instance into ~/.local/share/bash-completion/completions/hapax.
     Completions(commands::manual::CompletionsArgs),
     /// Write the manual pages, one for each command.
@@ -76,7 +79,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["gateway", "worker", "relay"]),
     ("Operate", &["keys", "dead", "outbox", "reconcile", "journal", "backup"]),
     ("Set up", &["migrate", "plan", "completions", "man"]),
-    ("Try", &["demo"]),
+    ("Try", &["demo", "guide"]),
 ];
 
 /// The help with a heading for each group. clap has one heading for all commands.
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
             Command::Journal(args) => commands::journal::run(args).await,
             Command::Reconcile(args) => commands::reconcile::run(args).await,
             Command::Backup(args) => commands::backup::run(args).await,
+            Command::Guide(args) => commands::guide::run(&args),
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
             Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),

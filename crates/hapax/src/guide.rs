@@ -46,6 +46,8 @@
 //! | `worker-kafka`, `worker-rabbitmq` | a consumer of Kafka or RabbitMQ that moves money in PostgreSQL |
 //! | `events-sqlite` | an outbox and its consumer in SQLite files |
 
+pub mod chapters;
+
 #[cfg(all(feature = "sqlite", feature = "worker"))]
 pub mod the_three_layers {
     #![doc = include_str!("guide/the_three_layers.md")]

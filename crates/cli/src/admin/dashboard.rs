@@ -1,11 +1,15 @@
-//! The dashboard: static files for a browser. All data comes from the admin API, so the files need no token.
+//! The dashboard and the guide: static files for a browser. All data comes from the admin API, so the files need no
+//! token.
 
 use axum::Router;
+use axum::extract::Path;
+use axum::response::IntoResponse;
 use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, Method, StatusCode};
 
 use crate::admin::listener::AdminState;
+use crate::guide::chapter;
 
 /// The path, the media type and the content of each file.
 const FILES: [(&str, &str, &str); 11] = [
@@ -38,11 +42,24 @@ const HEADERS: [(HeaderName, &str); 4] = [
 ];
 
 pub(crate) fn router() -> Router<AdminState> {
-    FILES.into_iter().fold(Router::new(), |router, (path, media_type, content)| {
+    let guide = Router::new().route("/guide/{chapter}", any(show_chapter));
+    FILES.into_iter().fold(guide, |router, (path, media_type, content)| {
         let respond = async move |method: Method| match method {
             Method::GET | Method::HEAD => Ok(([(CONTENT_TYPE, media_type)], HEADERS, content)),
             _ => Err((StatusCode::METHOD_NOT_ALLOWED, "read the dashboard with GET\n")),
         };
         router.route(path, any(respond))
     })
+}
+
+/// A chapter of the guide as text, for the addresses in alerts.
+async fn show_chapter(
+    method: Method,
+    Path(name): Path<String>,
+) -> Result<impl IntoResponse, (StatusCode, &'static str)> {
+    if !matches!(method, Method::GET | Method::HEAD) {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "read the guide with GET\n"));
+    }
+    let text = chapter(&name).ok_or((StatusCode::NOT_FOUND, "there is no such chapter; `hapax guide` lists them\n"))?;
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], HEADERS, text))
 }

@@ -129,7 +129,7 @@ impl CallTotals {
         }
     }
 
-    fn add(&mut self, sample: &Sample<'_>) {
+    fn add(&mut self, sample: &MetricLine<'_>) {
         let count = sample.value.parse::<u64>().unwrap_or(0);
         let place = match (sample.name, sample.label("outcome"), sample.label("result")) {
             (core::CALLS, Some("fresh" | "canonical"), _) | (core::RELAY_EVENTS, _, Some("yes")) => &mut self.new,
@@ -170,13 +170,13 @@ impl LatencyTotals {
 }
 
 /// A line of the page of metrics.
-struct Sample<'p> {
+struct MetricLine<'p> {
     name: &'p str,
     labels: &'p str,
     value: &'p str,
 }
 
-impl<'p> Sample<'p> {
+impl<'p> MetricLine<'p> {
     fn read(line: &'p str) -> Option<Self> {
         let (series, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -194,7 +194,7 @@ impl<'p> Sample<'p> {
 /// The totals of a page of metrics. A gateway shows how long its requests took, and a worker its handlers.
 fn read_totals(page: &str) -> (CallTotals, LatencyTotals) {
     let (mut calls, mut requests, mut handlers) = <(CallTotals, LatencyTotals, LatencyTotals)>::default();
-    for sample in page.lines().filter_map(Sample::read) {
+    for sample in page.lines().filter_map(MetricLine::read) {
         calls.add(&sample);
         let latency = match sample.name.strip_suffix("_bucket") {
             Some(REQUEST_SECONDS) => &mut requests,

@@ -31,7 +31,7 @@ export async function deadLetter(process, id) {
       ['letter', element('code', {}, letter.id)],
       ['reason', letter.reason],
       ['last error', letter.cause],
-      ['what to do', letter.advice],
+      ['what to do', [letter.advice, ' ', element('a', { href: 'guide/when_a_message_is_dead' }, 'the guide')]],
       ['attempts', letter.attempts],
       ['operation', letter.operation],
       ['source', letter.source],
