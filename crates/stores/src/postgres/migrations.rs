@@ -5,7 +5,7 @@ mod mutated;
 use hapax_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, IsolationLevel, Row};
+use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 
 use super::PostgresUrl;
 use super::call_error::{PostgresCallError, PostgresDriverError};
@@ -139,25 +139,40 @@ pub(crate) async fn apply_on(pool: &ConnectionPool, schema: &Schema) -> Result<V
 /// # Cancel safety
 /// If the future is dropped, either all missing versions are applied or none.
 async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, PostgresCallError> {
+    /// Processes that create the first table at once wait for each other, and all but one of them begin anew.
+    const TRIES: usize = 20;
     if missing(client, schema).await?.is_empty() {
         return Ok(Vec::new());
     }
+    for _ in 1..TRIES {
+        match apply_once(client, schema).await {
+            Err(PostgresCallError::Sent(error)) if is_created_meanwhile(&error) => {}
+            ended => return ended,
+        }
+    }
+    apply_once(client, schema).await.map_err(|error| match error {
+        PostgresCallError::Sent(error) => creation_error(error),
+        judged => judged,
+    })
+}
+
+/// Whether another process has just created the schema or the table of versions.
+fn is_created_meanwhile(error: &tokio_postgres::Error) -> bool {
+    const CREATED: [SqlState; 4] =
+        [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
+    error.code().is_some_and(|code| CREATED.contains(code))
+}
+
+async fn apply_once(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, PostgresCallError> {
     // Under a stricter level, the statements after the lock would not see what the process before has committed.
     let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start();
     let transaction = transaction.await.map_err(PostgresCallError::Sent)?;
-    let run = async |sql: &str| transaction.batch_execute(sql).await.map_err(creation_error);
-    run(include_str!("migrations/lock.sql")).await?;
+    begin_alone(&transaction, schema).await?;
     let missing = missing(transaction.client(), schema).await?;
     if missing.is_empty() {
         return Ok(Vec::new());
     }
-    if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), schema).await? {
-        run(&schema.replace_in(include_str!("migrations/create_schema.sql"))).await?;
-    }
-    run(&set_path(schema)).await?;
-    run(include_str!("migrations/create_versions.sql")).await?;
-    // Another role may have created the table at this moment.
-    trust::verify(transaction.client(), schema).await?;
+    let run = async |sql: &str| transaction.batch_execute(sql).await.map_err(creation_error);
     for migration in &missing {
         run(&schema.replace_in(&mutated(migration.version, migration.sql))).await?;
         let version: [Parameter<'_>; 2] = [(&migration.version, Type::INT4), (&migration.needs, Type::INT4)];
@@ -166,6 +181,33 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     }
     transaction.commit().await.map_err(PostgresCallError::Sent)?;
     Ok(missing.iter().map(|migration| migration.version).collect())
+}
+
+/// Takes the lock of the migrations. It is one on a table of Hapax, which is created if it is missing: an advisory lock
+/// could be held by every role that may connect.
+async fn begin_alone(transaction: &Transaction<'_>, schema: &Schema) -> Result<(), PostgresCallError> {
+    // The caller tells apart what another process has created meanwhile.
+    let create = async |sql: &str| transaction.batch_execute(sql).await.map_err(locking_error);
+    create(include_str!("migrations/lock_timeout.sql")).await?;
+    if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), schema).await? {
+        create(&schema.replace_in(include_str!("migrations/create_schema.sql"))).await?;
+    }
+    create(&set_path(schema)).await?;
+    create(include_str!("migrations/create_versions.sql")).await?;
+    // Another role may have created the table at this moment.
+    trust::verify(transaction.client(), schema).await?;
+    create(include_str!("migrations/lock.sql")).await
+}
+
+/// Says what a migration has waited for in vain.
+fn locking_error(error: tokio_postgres::Error) -> PostgresCallError {
+    const LOCKED: &str = "another session has held a lock that the migration needs for 15s, and nothing was changed; \
+                          pg_locks and pg_stat_activity show which one, and a later try may succeed";
+    if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return PostgresCallError::Sent(error);
+    }
+    let locked = Error::new(ErrorKind::NotApplied, LOCKED);
+    PostgresCallError::Judged(locked.caused_by(PostgresDriverError(error)))
 }
 
 /// A table has what the migration cannot change.
@@ -189,7 +231,7 @@ fn creation_error(error: tokio_postgres::Error) -> PostgresCallError {
         let message = format!("{}; {}", reply.message(), reply.hint().unwrap_or_default());
         return PostgresCallError::Judged(Error::new(kind, message).caused_by(PostgresDriverError(error)));
     }
-    PostgresCallError::Sent(error)
+    locking_error(error)
 }
 
 /// Whether the tables cannot be created because another object has the name of one of their parts.
@@ -210,11 +252,12 @@ pub(crate) async fn script(client: &Client, schema: &Schema) -> Result<String, P
     let missing = missing(client, schema).await?;
     let has_schema = has_name(client, include_str!("migrations/has_schema.sql"), schema).await?;
     let create_schema = schema.replace_in(include_str!("migrations/create_schema.sql"));
-    let mut script = format!("begin;\n\n{};\n\n", include_str!("migrations/lock.sql").trim_end());
+    let mut script = format!("begin;\n\n{};\n\n", include_str!("migrations/lock_timeout.sql").trim_end());
     if !has_schema {
         script += &format!("{};\n\n", create_schema.trim_end());
     }
-    script += &format!("{};\n\n{}", set_path(schema), include_str!("migrations/create_versions.sql"));
+    script += &format!("{};\n\n{}\n", set_path(schema), include_str!("migrations/create_versions.sql"));
+    script += &format!("{};\n", include_str!("migrations/lock.sql").trim_end());
     for Migration { version, needs, sql } in missing {
         let sql = schema.replace_in(sql);
         script += &format!("\n{sql}\ninsert into hapax_migration (version, needs) values ({version}, {needs});\n");

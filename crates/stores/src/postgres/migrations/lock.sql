@@ -1,2 +1,2 @@
--- One process at a time migrates. The number is "hapax" in ASCII.
-select pg_catalog.pg_advisory_xact_lock(448311353720)
+-- One process at a time migrates. A role without rights on the table cannot take this lock.
+lock table hapax_migration in exclusive mode

@@ -22,6 +22,8 @@ use crate::support::{DAY, FIRST, Operation, SECOND, expect_error, test, until};
 pub(super) fn tests() -> Vec<Trial> {
     vec![
         test("ten_processes_create_the_tables_at_once", POSTGRES, ten_at_once),
+        test("a_role_without_rights_cannot_keep_tables_from_being_created", POSTGRES, foreign_lock),
+        test("a_migration_that_waits_for_a_lock_ends_and_says_so", POSTGRES, held_lock),
         test("a_missing_schema_is_created", POSTGRES, missing_schema),
         test("a_newer_schema_is_refused", POSTGRES, newer_schema),
         test("a_newer_schema_that_only_adds_something_is_used", POSTGRES, compatible_schema),
@@ -48,6 +50,29 @@ async fn ten_at_once() {
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
     Operation::new("one").cycle(&*stores[0]).await;
     Operation::new("one").assert_replays(&*stores[9], "done").await;
+}
+
+/// Every role that may connect can hold an advisory lock, such as the one that earlier builds took.
+async fn foreign_lock() {
+    let schema = schema().await;
+    let stranger = PostgresServer::shared().await.unwrap().client().await.unwrap();
+    stranger.batch_execute("begin; select pg_advisory_xact_lock(448311353720)").await.unwrap();
+    let store = store(&schema.url());
+    assert_eq!(store.check().await.unwrap(), []);
+    stranger.batch_execute("commit").await.unwrap();
+}
+
+async fn held_lock() {
+    let schema = schema().await;
+    let other = PostgresServer::shared().await.unwrap().client().await.unwrap();
+    store(&schema.url()).check().await.unwrap();
+    let table = format!("\"{}\".hapax_migration", schema.name());
+    other.batch_execute(&format!("delete from {table} where version = 8")).await.unwrap();
+    other.batch_execute(&format!("begin; lock table {table} in share mode")).await.unwrap();
+    let refused = expect_error(store(&schema.url()).read(&Operation::new("one").0.record_key()).await);
+    assert_eq!(refused.kind(), NotApplied, "{refused:?}");
+    assert!(refused.to_string().contains("has held a lock that the migration needs"), "{refused}");
+    other.batch_execute("rollback").await.unwrap();
 }
 
 async fn missing_schema() {
