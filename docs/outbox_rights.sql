@@ -2,8 +2,9 @@
 
 grant usage on schema SCHEMA to WRITER, RELAY, OPERATOR;
 
--- A writer inserts, and reads nothing.
-grant insert on SCHEMA.hapax_outbox to WRITER;
+-- A writer inserts, and reads nothing. It chooses neither the id of a row, which is its place, nor its state.
+grant insert (event_id, namespace, operation, n, okey, topic, type, source, content_type, headers, payload)
+    on SCHEMA.hapax_outbox to WRITER;
 grant usage on sequence SCHEMA.hapax_outbox_id to WRITER;
 grant execute on function SCHEMA.hapax_order(bytea), SCHEMA.hapax_event_id(text, uuid, integer),
     SCHEMA.hapax_emit(text, uuid, integer, text, bytea, bytea, text, text, text, jsonb, boolean) to WRITER;

@@ -11,6 +11,7 @@ use hapax_core::{ErrorKind, Timestamp};
 use hapax_stores::PostgresOutbox;
 use hapax_testkit::servers::{self, PostgresSchema};
 use libtest_mimic::Trial;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
 use super::{POSTGRES, schema, schema_behind_proxy};
@@ -218,6 +219,14 @@ async fn few_rights() {
         let end = if forbidden == "update" { "set state = 1" } else { "" };
         let sql = format!("{forbidden} {name}.hapax_outbox {end}");
         writing.batch_execute(&sql).await.expect_err("a writer only inserts");
+    }
+    for (column, value) in [("id", "7"), ("state", "1"), ("created_at", "now()")] {
+        let sql = format!(
+            "insert into {name}.hapax_outbox (event_id, namespace, topic, payload, {column})
+             values (gen_random_uuid(), 'shop', 'topic', 'x', {value})"
+        );
+        let refused = writing.batch_execute(&sql).await.expect_err("a writer chooses no place, state or time");
+        assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{column}: {refused:?}");
     }
 
     let url_of = |role: &str| schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));
