@@ -139,6 +139,12 @@ async fn a_backup_of_a_file_in_use_has_its_records_and_replaces_no_file() {
     let of_copy = format!("sqlite://{}", copy.display());
     assert_eq!(keys(&["show", &rk, "--store", &of_copy]).1[0]["state"], "completed");
     assert_eq!(keys(&["show", &later, "--store", &of_copy]).0, 1);
+    let parts = std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name());
+    assert_eq!(parts.filter(|name| name.to_string_lossy().ends_with(".part")).count(), 0);
+    // SQLite would write under another name, and leave an empty file under this one.
+    let strange = directory.path().join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"copy-\xff.db"));
+    let refused = hapax().args(["backup", "--store", &url, "--to"]).arg(&strange).output().unwrap();
+    assert!(refused.status.code() == Some(3) && !strange.exists(), "{}", String::from_utf8_lossy(&refused.stderr));
     for (store, code, told) in [
         (&*url, 3, "copy.db"),
         ("sqlite:///tmp/hapax/there/is/no/such.db", 3, "does not exist"),

@@ -1,4 +1,5 @@
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -91,32 +92,37 @@ impl SqliteTables {
 
     /// Copies the file to a new one that only its owner can read, also while other processes write: the copy has the
     /// state of one instant, and no write-ahead log beside it. Blocks as long as the whole file takes to be read and
-    /// written. After a crash an incomplete copy may be left.
+    /// written. The copy gets its name when it is complete and on disk. After a crash, an incomplete one may be left
+    /// under that name with the id of the process and `.part` behind it.
     ///
     /// # Errors
-    /// - `Invalid` if there is a file at `copy`, or it cannot be created.
+    /// - `Invalid` if there is a file at `copy`, it cannot be created, or its name is not UTF-8.
     /// - `Unusable` if the file cannot be read or is no SQLite database, or the copy cannot be written. No copy is
     ///   left.
     pub fn copy_to(&self, copy: &Path) -> Result<()> {
+        let refused = |error| Error::new(ErrorKind::Invalid, format!("{}", copy.display())).caused_by(error);
+        // SQLite takes a name as text.
+        let name = copy.to_str().ok_or_else(|| refused(io::Error::other("the name of the copy is not UTF-8")))?;
+        let part = format!("{name}.{}.part", std::process::id());
         let open = || Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let connection = open().map_err(|error| connection::unusable(&self.path, error))?;
-        let create = || File::options().write(true).create_new(true).mode(0o600).open(copy);
-        let refused = |error| Error::new(ErrorKind::Invalid, format!("{}", copy.display())).caused_by(error);
-        let created = create().map_err(refused)?;
+        if copy.symlink_metadata().is_ok() {
+            return Err(refused(io::ErrorKind::AlreadyExists.into()));
+        }
+        let created = File::options().write(true).create_new(true).mode(0o600).open(&part).map_err(refused)?;
         let written = || -> rusqlite::Result<()> {
             connection.busy_timeout(connection::BUSY_TIMEOUT)?;
-            connection.execute("vacuum into ?1", [copy.to_string_lossy()]).map(drop)
+            connection.execute("vacuum into ?1", [&part]).map(drop)
         };
-        let synced = written().map_err(|error| connection::unusable(&self.path, error)).and_then(|()| {
-            created
-                .sync_all()
-                .map_err(|error| Error::new(ErrorKind::Unusable, "the copy is not on disk").caused_by(error))
-        });
-        if synced.is_err() {
-            // The error of the copy is the one that counts.
-            let _ = std::fs::remove_file(copy);
-        }
-        synced
+        let not_kept = |error| Error::new(ErrorKind::Unusable, "the copy is not on disk").caused_by(error);
+        let kept = written()
+            .map_err(|error| connection::unusable(&self.path, error))
+            .and_then(|()| created.sync_all().map_err(not_kept))
+            // Unlike a new name, a second one replaces no file that has appeared meanwhile.
+            .and_then(|()| fs::hard_link(&part, copy).map_err(refused));
+        // The error of the copy is the one that counts, and a part that is left does no harm.
+        let _ = fs::remove_file(&part);
+        kept.and_then(|()| sync_folder_of(copy).map_err(not_kept))
     }
 
     fn find_missing(&self) -> Result<Vec<&'static TablesVersion>> {
@@ -169,4 +175,10 @@ impl LedgerRows for SqliteTables {
         };
         read().map_err(|error| connection::unusable(&self.path, error))
     }
+}
+
+/// Makes the name of a new file durable.
+fn sync_folder_of(file: &Path) -> io::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
