@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
@@ -103,6 +103,17 @@ fn router(admin: AdminState) -> Router {
         .route("/readyz", any(readyz))
         .merge(dashboard::router())
         .with_state(admin)
+        .layer(from_fn(check_target))
+}
+
+/// Refuses a target that is neither a path nor the URL of a page: this listener is no proxy.
+async fn check_target(request: Request, next: Next) -> Response {
+    let uri = request.uri();
+    let is_ours = uri.scheme_str().is_none_or(|scheme| matches!(scheme, "http" | "https"));
+    if is_ours && uri.path().starts_with('/') {
+        return next.run(request).await;
+    }
+    (StatusCode::BAD_REQUEST, "write a path, such as /readyz, or its URL with http or https\n").into_response()
 }
 
 /// Refuses a client that may not read.

@@ -7,6 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::harness::{Api, Gateway};
+use crate::raw_http::RawConnection;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_keep_probes_from_an_answer() {
@@ -47,5 +48,24 @@ async fn a_page_of_a_browser_cannot_read_metrics_under_a_name_of_its_own() {
         for probe in ["/healthz", "/readyz"] {
             assert_eq!(ask(probe, host).await.status, 200, "{host} {probe}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_of_another_scheme_is_refused() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    for (target, status) in [
+        ("/metrics", 200),
+        ("http://localhost/metrics", 200),
+        ("http://evil.example/metrics", 421),
+        ("ftp://localhost/metrics", 400),
+        ("gopher://localhost/healthz", 400),
+        ("metrics", 400),
+        ("*", 400),
+    ] {
+        let mut wire = RawConnection::to(gateway.admin).await;
+        wire.send_bytes(format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await;
+        assert_eq!(wire.read_response().await.unwrap().status, status, "{target}");
     }
 }
