@@ -80,13 +80,13 @@ impl StandInSpanner {
                 let (code, message) = match answered {
                     Ok(message) => {
                         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
-                        stream.send_data([&[0], &length[..], &message].concat().into(), false).unwrap();
+                        stream.send_data([&[0_u8][..], &length[..], &message[..]].concat().into(), false).unwrap();
                         (GoogleCode::Ok, "")
                     }
                     Err(failure) => failure,
                 };
                 let mut trailers = http::HeaderMap::new();
-                trailers.insert("grpc-status", (code as i32).into());
+                trailers.insert("grpc-status", i32::from(code).into());
                 trailers.insert("grpc-message", message.replace(' ', "%20").parse().unwrap());
                 stream.send_trailers(trailers).unwrap();
             }));

@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_read_begins_at_a_row_or_behind_it() {
         let row = place(1_800_000_000_000_000, 5, 3);
-        let start = |start| {
+        let start = |start: ReadStart| {
             let PlaceStart { time, number, event } = PlaceStart::from(start);
             (time, number, event)
         };
