@@ -2,3 +2,4 @@
 
 pub(crate) mod health;
 pub(crate) mod run;
+mod trial;

@@ -10,6 +10,7 @@ use hapax::store::{Finding, Severity};
 use tokio::time::sleep;
 
 use crate::admin::listener::ReportReadiness;
+use crate::relay::trial::WriteTrial;
 use crate::store::checks::{CheckFailure, StoreChecks, usable, within_limit};
 use crate::store::findings::FindingLog;
 use crate::store::waiting::SinkSlot;
@@ -26,6 +27,7 @@ pub(crate) struct RelayHealth {
     pub(crate) outbox: Arc<dyn Outbox>,
     pub(crate) sink: Arc<SinkSlot>,
     pub(crate) log: FindingLog,
+    pub(super) trial: WriteTrial,
 }
 
 impl RelayHealth {
@@ -86,11 +88,18 @@ impl RelayHealth {
                 }
             }
         }
+        findings.extend(self.trial_finding().await);
         match is_complete {
             true => self.log.record(&findings),
             // A failed check says nothing about its earlier findings: they may still be true.
             false => self.log.add(&findings),
         }
+    }
+
+    /// What a trial to write has found. It counts as a finding, so that an alert tells of a full disk.
+    async fn trial_finding(&self) -> Option<Finding> {
+        let reason = self.trial.failure(&self.checks).await?;
+        Some(Finding { severity: Severity::Refuse, message: format!("the {RECORDS}: {reason}") })
     }
 
     /// The findings of the outbox: its tables, and the rights of the relay.
@@ -122,6 +131,10 @@ impl ReportReadiness for RelayHealth {
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(format!("the database: {}", refusal.message));
         }
+        if let Some(finding) = self.trial_finding().await {
+            self.log.add(std::slice::from_ref(&finding));
+            return Err(finding.message);
+        }
         self.check_outbox().await.map_err(|failure| format!("the outbox: {:#}", failure.into_error()))?;
         self.check_sink().await.map(drop).map_err(|failure| format!("the sink: {:#}", failure.into_error()))
     }
@@ -146,7 +159,13 @@ mod tests {
         let (inspect, namespace) = (Arc::clone(&store) as _, "test".to_owned());
         let outbox = Arc::new(MemoryOutbox::new(Arc::clone(&runtime) as _));
         let checks = StoreChecks { store, inspect, runtime, namespace, secret: None, timeout: CHECK_EVERY };
-        RelayHealth { checks, outbox, sink: Arc::new(sink), log: FindingLog::of("what the relay needs") }
+        RelayHealth {
+            checks,
+            outbox,
+            sink: Arc::new(sink),
+            log: FindingLog::of("what the relay needs"),
+            trial: WriteTrial::default(),
+        }
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::signal::unix::Signal;
 use crate::admin::api::{AdminApi, PolicyDescription};
 use crate::config::{RELAY_NAMESPACE, RelayConfig};
 use crate::relay::health::RelayHealth;
+use crate::relay::trial::WriteTrial;
 use crate::serve::exit::CommandError;
 use crate::serve::frame::{FrameSettings, ProcessFrame, print_checked};
 use crate::serve::metrics::{describe_relay, register_relay};
@@ -96,7 +97,13 @@ impl OpenedRelay {
             timeout: DATABASE_TIMEOUT,
         };
         let log = FindingLog::of("what the relay needs");
-        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(sink), log }
+        RelayHealth {
+            checks,
+            outbox: Arc::clone(&self.outbox.outbox),
+            sink: Arc::clone(sink),
+            log,
+            trial: WriteTrial::default(),
+        }
     }
 
     fn relay(self, config: &RelayConfig, sink: Arc<dyn Sink>) -> Result<Relay, CommandError> {

@@ -91,7 +91,7 @@ impl StoreChecks {
     }
 
     /// Detects a store that replies but takes no record, such as a read-only file.
-    async fn write_trial_record(&self) -> Result<(), Error> {
+    pub(crate) async fn write_trial_record(&self) -> Result<(), Error> {
         let begun = self.begin(trial_call(&*self.runtime, &self.namespace)?).await?;
         if let Begun::Granted(grant) | Begun::Mine(grant) = begun {
             self.complete(&grant).await?;

@@ -62,6 +62,10 @@ async fn assert_refuses_new_keys(api: &Api, gateway: &Gateway) {
     })
     .await;
     assert!(!keys(api).contains(&format!("new-{number}")), "a refused request ran");
+    until("the gateway says that it is not ready", async || {
+        gateway.get(gateway.admin, "/readyz").await.is_some_and(|page| page.status == 503)
+    })
+    .await;
     assert_eq!(gateway.get(gateway.public, "/charges").await.unwrap().status, 201, "unprotected requests must pass");
 }
 

@@ -31,6 +31,8 @@ mod forged_fields;
 #[cfg(target_os = "linux")]
 mod forwarder;
 mod framing;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod gateway;
 mod grpc;
 mod harness;
