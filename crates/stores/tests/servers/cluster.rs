@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::machine::Completed;
 use hapax_core::store::{Finding, Scan, Severity};
@@ -33,7 +33,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_url_of_the_wrong_kind_names_the_right_one", redis, wrong_urls),
         test("a_user_without_asking_is_told_so_while_a_slot_moves", redis, without_asking),
         test("a_call_that_nodes_send_to_each_other_ends_as_not_applied", redis, naming_each_other),
-        test("a_call_sees_what_one_did_that_was_given_up_on_a_slot_that_had_moved", redis, given_up),
     ];
     each.chain(once).collect()
 }
@@ -275,36 +274,4 @@ async fn restricted_user(kind: RedisKind) {
     for node in cluster.nodes() {
         ask(node, &["ACL", "DELUSER", "some"]).await;
     }
-}
-
-/// The store looks for the slot on its old master, so that the call comes to the new one by a redirection. The call is
-/// given up while that node holds it back, and the next call waits behind it.
-async fn given_up() {
-    let cluster = own(RedisKind::Redis, &[]).await;
-    let store = store(&cluster.url());
-    let (operation, slot) = at(&cluster, 0).await;
-    let rk = operation.0.record_key();
-    assert!(store.read(&rk).await.unwrap().live().is_none());
-    cluster.begin_move(slot, 0, 1).await.unwrap();
-    cluster.end_move(slot, 0, 1).await.unwrap();
-    let node = &cluster.nodes()[1];
-    ask(node, &["CLIENT", "PAUSE", "1000000", "WRITE"]).await;
-    tokio::select! {
-        begun = operation.begin(&*store, FIRST) => panic!("the node holds it back: {begun:?}"),
-        () = until("the node holds the begin back", || async { held_back(node).await.is_some() }) => {}
-    }
-    let before = held_back(node).await;
-    let next = async {
-        until("the read waits behind it", || async { held_back(node).await != before }).await;
-        ask(node, &["CLIENT", "UNPAUSE"]).await;
-    };
-    let (seen, ()) = join(store.read(&rk), next).await;
-    assert!(seen.unwrap().live().is_some(), "the begin that was given up is seen");
-}
-
-/// How much of a client whose command the node holds back waits behind that.
-async fn held_back(node: &RedisServer) -> Option<String> {
-    let clients = ask(node, &["CLIENT", "LIST"]).await.text();
-    let held = clients.lines().find(|client| client.contains(" flags=b "))?;
-    held.split(' ').find(|field| field.starts_with("qbuf=")).map(str::to_owned)
 }
