@@ -17,7 +17,7 @@ use hapax_testkit::servers::{
 use libtest_mimic::Trial;
 use parking_lot::Mutex;
 
-use crate::sentinel::is_replica;
+use crate::sentinel::{is_master, is_replica};
 use crate::support::{FIRST, Operation, SECOND, ask, info, store, test, until, with_timeout};
 
 /// How many pairs of attempts run at once.
@@ -230,7 +230,7 @@ async fn killed_behind_sentinels() {
         assert!(begun.is_err_and(|error| error.kind() == ErrorKind::Unknown), "no replica has it");
         old.kill();
         new.resume().unwrap();
-        until("the replica is the master", || async { info(new, "role").await == "master" }).await;
+        until("the replica is the master", || is_master(new)).await;
         old.restart().await.unwrap();
         until("the old master is a replica", || is_replica(old)).await;
     })
