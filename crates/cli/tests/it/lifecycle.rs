@@ -172,7 +172,8 @@ async fn a_hangup_signal_does_not_end_a_gateway_that_waits_for_its_store() {
     until("the process catches the signal", async || catches(&gateway, Signal::HUP)).await;
     kill_process(gateway.pid(), Signal::HUP).unwrap();
     gateway.wait_for_log("SIGHUP").await;
-    assert!(gateway.get(gateway.admin, "/readyz").await.is_some());
+    // It listens only after the first checks of the store, and handles the signal before.
+    until("the gateway listens", async || gateway.get(gateway.admin, "/readyz").await.is_some()).await;
     gateway.terminate();
     let (code, logs) = gateway.wait_for_exit();
     assert_eq!(code, Some(0), "{logs}");
