@@ -33,8 +33,8 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         // A committed offset that the broker no longer has is an error; the callback sets where a new group starts.
         .set("auto.offset.reset", "error")
         .set("queued.max.messages.kbytes", "8192")
-        // The driver asks a broker for one thing at a time. So a partition with room again waits for a request about
-        // the others, and one with large messages until the driver looks again whether they were taken.
+        // A partition that has room again is asked for when the request about the others has ended, and one with large
+        // messages when the driver looks again whether they were taken.
         .set("fetch.wait.max.ms", "100")
         .set("fetch.queue.backoff.ms", "20")
         // A member that got no partition while a topic was gone finds the next one by a refresh.

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::failures::{ConnectionFailures, fetch_metadata};
+use super::finder::TopicFinder;
 use super::lanes::SharedLanes;
 use super::rebalance::{KnownTopic, Rebalancer, bare_list, list, note_positions};
 use super::{KafkaUrl, config};
@@ -90,8 +91,7 @@ fn connect(
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
     let failures = ConnectionFailures::default();
-    let finder = config::finder(url)?.create_with_context(ConnectionFailures::default());
-    let finder = Arc::new(finder.map_err(|error| config::refused(&error))?);
+    let finder = TopicFinder::new(url)?;
     let (known, seen) = (Mutex::default(), Mutex::default());
     let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, finder, known, seen };
     let consumer = create(url, context)?;
@@ -162,7 +162,7 @@ fn run_renewed(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl, origins:
 
 /// Replaces the driver.
 fn renew(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl) -> Result<()> {
-    let new = create(url, consumer.context().renewed())?;
+    let new = create(url, consumer.context().renewed(TopicFinder::new(url)?))?;
     // The old one lets its partitions go, and leaves the group.
     drop(mem::replace(consumer, new));
     consumer.context().lanes.lose_all();
@@ -197,6 +197,7 @@ fn check(consumer: &BaseConsumer<Rebalancer>) -> bool {
     let checked = consumer.context().check_topics();
     if let Err(error) = &checked {
         debug!(%error, "the Kafka broker does not tell the ids of topics");
+        consumer.context().report_unchecked();
     }
     checked.is_ok()
 }

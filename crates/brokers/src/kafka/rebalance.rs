@@ -15,6 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tracing::debug;
 
 use super::failures::ConnectionFailures;
+use super::finder::TopicFinder;
 use super::lanes::{DoneOffset, Partition, SharedLanes};
 use super::topics::{SeenTopics, TopicId};
 use super::url::Start;
@@ -35,9 +36,7 @@ pub(super) struct Rebalancer {
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
     pub(super) failures: ConnectionFailures,
-    /// The driver that asks about topics. A broker answers the requests of a connection one after the other, and one
-    /// for messages waits until there are some.
-    pub(super) finder: Arc<BaseConsumer<ConnectionFailures>>,
+    pub(super) finder: TopicFinder,
     pub(super) known: Mutex<HashMap<String, KnownTopic>>,
     /// The topics that this driver has found, and those that were missing.
     pub(super) seen: Mutex<SeenTopics>,
@@ -45,13 +44,13 @@ pub(super) struct Rebalancer {
 
 impl Rebalancer {
     /// For another driver of this member.
-    pub(super) fn renewed(&self) -> Self {
+    pub(super) fn renewed(&self, finder: TopicFinder) -> Self {
         Self {
             lanes: Arc::clone(&self.lanes),
             start: self.start,
             topics: self.topics.clone(),
             failures: ConnectionFailures::default(),
-            finder: Arc::clone(&self.finder),
+            finder,
             known: Mutex::new(self.known.lock().clone()),
             seen: Mutex::default(),
         }

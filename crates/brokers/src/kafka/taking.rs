@@ -16,7 +16,7 @@ use super::lanes::{DoneOffset, Partition, TakenUp};
 use super::note::OffsetNote;
 use super::progress::LaneProgress;
 use super::rebalance::{Rebalancer, bare_list, list, note_positions, number};
-use super::topics::{self, FoundTopics, TopicId, differ};
+use super::topics::{FoundTopics, TopicId, differ};
 use super::url::Start;
 use crate::errors::not_applied;
 
@@ -31,6 +31,9 @@ const REST: Duration = Duration::from_millis(200);
 
 /// How long the broker may take for a call for which messages wait.
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
+
+/// After so long without a check it is reported that there is none.
+const UNCHECKED_FOR: Duration = Duration::from_secs(10);
 
 impl Rebalancer {
     /// Reads partitions from where they are to be taken up.
@@ -157,15 +160,21 @@ impl Rebalancer {
         Ok(!lost.is_empty() || self.is_outdated())
     }
 
+    /// Reports that the topics could not be checked for a while. Until they are, nothing is committed.
+    pub(super) fn report_unchecked(&self) {
+        if let Some(reason) = self.finder.silent_for(UNCHECKED_FOR, self.lanes.now()) {
+            let text = "the Kafka broker does not tell which topics exist, so the worker commits nothing";
+            self.lanes.fail(not_applied(text).caused_by(reason));
+        }
+    }
+
     fn say_renewed(&self, topic: &str) {
         let message = "was deleted and created again; the worker reads it from its first message";
         self.lanes.fail(not_applied(format!("the topic `{topic}` {message}")));
     }
 
     fn find_topics(&self, within: Duration) -> KafkaResult<FoundTopics> {
-        // It keeps what it has to report until it is polled.
-        while self.finder.poll(Duration::ZERO).is_some() {}
-        let found = topics::find(self.finder.client(), self.topics.keys().map(String::as_str), within);
+        let found = self.finder.find(self.topics.keys().map(String::as_str), within, self.lanes.now());
         let found = found.map_err(KafkaError::MetadataFetch)?;
         self.seen.lock().note(self.topics.keys(), &found);
         Ok(found)
