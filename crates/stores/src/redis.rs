@@ -126,9 +126,9 @@ impl Redis {
         match self.write_again(rk).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(unknown()),
-            // Only what was to confirm it was not applied.
-            Err(error) if error.kind() == ErrorKind::NotApplied => Err(unknown().caused_by(error)),
-            Err(error) => Err(error),
+            Err(error) if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Damaged) => Err(error),
+            // The call that was to confirm it failed. The answer is there all the same.
+            Err(error) => Err(unknown().caused_by(error)),
         }
     }
 

@@ -478,6 +478,14 @@ async fn unconfirmed() {
     let unknown = hasty.put(vec![letter(2)]).await.pop().unwrap();
     assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Unknown);
     assert!(hasty.find(id(2)).await.unwrap().is_some(), "the master has it");
+    // The second one, over a connection that has written nothing, finds the work of the first.
+    let before = seen(&hasty, 1).await;
+    for letters in [hasty, connect(100)] {
+        let unknown = letters.mark(id(1), &before, None).await;
+        assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Unknown);
+        let unknown = letters.finish(&[(id(9), Timestamp(1))]).await;
+        assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Unknown);
+    }
     sentinels.servers()[1].resume().unwrap();
     put(&patient, [letter(2)]).await;
 }

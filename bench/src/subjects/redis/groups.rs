@@ -76,8 +76,8 @@ pub(super) fn cluster(server: &Rc<BenchServer>) -> Subject {
     };
     Subject {
         name: "Redis, a cluster of three masters",
-        what: "begin + complete of a new key, 256 in flight, for each second that this process and the servers spend on \
-               a core",
+        what: "begin + complete of a new key, 256 in flight, for each second that this process and the servers \
+               spend on a core",
         run: Box::new(run),
         limit: Some(Limit { what: "the same on one server", run: on_one(server), at_least: Some(0.8) }),
     }

@@ -168,6 +168,13 @@ impl RedisCallError {
         matches!(self, Self::Sent(error) if error.code().is_some())
     }
 
+    /// Whether the server refused the call, and would again.
+    pub(super) fn is_lasting_refusal(&self) -> bool {
+        let Self::Sent(error) = self else { return false };
+        let kind = refusal(error).map(|(kind, _)| kind);
+        error.code().is_some() && kind.is_none_or(|kind| kind == ErrorKind::Unusable)
+    }
+
     /// Whether the server accepts no writes now. It refuses such a command before it reads the record.
     pub(super) fn is_write_refusal(&self) -> bool {
         matches!(self, Self::Sent(error) if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")))

@@ -45,7 +45,8 @@ pub(super) async fn settings(link: &Link, place: ServerPlace) -> Result<Vec<Find
 async fn refusal_to_confirm(link: &Link, confirmation: WriteConfirmation) -> Result<Option<Finding>> {
     match link.call(&confirmation.probe(), |_| Ok(())).await {
         Ok(()) => Ok(None),
-        Err(error) if error.is_server_reply() => {
+        // A server that is busy or loads its data may confirm later.
+        Err(error) if error.is_lasting_refusal() => {
             let command = if confirmation.on_disk { "WAITAOF (Redis 7.2 or later, any Valkey)" } else { "WAIT" };
             let message = format!("the server does not confirm writes by {command}: {}", Error::from(error));
             Ok(Some(Finding { severity: Severity::Refuse, message }))

@@ -7,6 +7,7 @@
 //! hx:dead:reasons          a hash: the reason of a letter, if it has changed since its entry was written
 //! hx:dead:taken            a hash: until when a worker has a letter, in microseconds
 //! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
+//! hx:dead:confirmed        empty; written by each change that replicas confirm
 //! ```
 //!
 //! In a cluster the names begin with `hx:{dead}` instead of `hx:dead`, so that all keys are on one node. While their
@@ -65,6 +66,10 @@ const KEYS: [&str; 5] = ["hx:dead", "hx:dead:ids", "hx:dead:marks", "hx:dead:rea
 const KEYS_IN_CLUSTER: [&str; 5] =
     ["hx:{dead}", "hx:{dead}:ids", "hx:{dead}:marks", "hx:{dead}:reasons", "hx:{dead}:taken"];
 
+/// A repeated script that finds its work done writes nothing, and a `WAIT` behind it would cover nothing: what it found
+/// may be lost with the server. So it writes something else under the same tag, its last key.
+const ALWAYS_WRITES: &str = "redis.call('SET', KEYS[#KEYS], '')\n";
+
 impl RedisDeadLetters {
     /// Dead letters on the server of this URL, on the current tokio runtime. It connects at its first call.
     ///
@@ -108,7 +113,10 @@ impl RedisDeadLetters {
     async fn run_at(&self, source: Option<&[u8]>, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
         let route = self.nodes.route_to(self.keys[0].as_bytes());
         let number = route.number_call();
-        let command = self.command((source, script), arguments, &number);
+        let command = match self.nodes.confirmation() {
+            None => self.command((source, script), arguments, &number),
+            Some(_) => self.command((source, &[ALWAYS_WRITES, script].concat()), arguments, &number),
+        };
         let judge = |reply, confirmation: &Confirmation| {
             let parts = parts_of(reply, &number).map_err(RedisCallError::Judged)?;
             confirmation.check().map(|()| parts)
@@ -118,7 +126,9 @@ impl RedisDeadLetters {
 
     fn command(&self, (source, script): (Option<&[u8]>, &str), arguments: &[&[u8]], number: &[u8; 8]) -> Cmd {
         let set = source.map(|source| [self.keys[0].as_bytes(), b":marked:", source].concat());
-        let keys: Vec<&[u8]> = self.keys.iter().map(|key| key.as_bytes()).chain(set.as_deref()).collect();
+        let confirmed = script.starts_with(ALWAYS_WRITES).then(|| format!("{}:confirmed", self.keys[0]));
+        let others = set.as_deref().into_iter().chain(confirmed.as_deref().map(str::as_bytes));
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| key.as_bytes()).chain(others).collect();
         let mut command = cmd("EVAL");
         command.arg(script).arg(keys.len()).arg(&keys[..]).arg(&number[..]);
         for argument in arguments {

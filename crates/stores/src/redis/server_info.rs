@@ -117,7 +117,7 @@ impl<'a> ServerInfo<'a> {
         if connected < demanded {
             findings.push(warn(format!(
                 "the URL demands {demanded} replicas for each write and {connected} are connected: the outcome of each \
-                 write is unknown, so new keys are refused"
+                 write is unknown, and new keys are refused"
             )));
         }
         if connected > demanded && demanded > 0 {

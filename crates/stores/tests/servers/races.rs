@@ -1,4 +1,5 @@
-//! Two attempts race for each key of a cluster or behind sentinels, while something happens to the servers. Each effect is counted by key.
+//! Two attempts race for each key of a cluster or behind sentinels, while something happens to the servers. Each effect
+//! is counted by key.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -143,8 +143,8 @@ async fn name_master(sentinels: &RedisSentinels, server: &RedisServer) {
     }
 }
 
-/// A paused master carries out what waits in its socket when it goes on. The store knows by then that another server has
-/// taken its place.
+/// A paused master carries out what waits in its socket when it goes on. The store knows by then that another server
+/// has taken its place.
 async fn paused() {
     let options = RedisSentinelOptions::new(RedisKind::Redis).with_args(&["--min-replicas-to-write", "0"]);
     let sentinels = started(options).await;

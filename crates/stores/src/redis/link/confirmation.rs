@@ -1,8 +1,8 @@
 //! Calls whose writes count only when replicas have them.
 //!
-//! `WAIT` goes behind the calls of a connection, and blocks it: the server reads the next command when the replicas have
-//! answered, or the time is up. So calls go in groups, each with one `WAIT`, and a group is sent when the one before has
-//! its replies. It has all calls that were made meanwhile.
+//! `WAIT` goes behind the calls of a connection, and blocks it: the server reads the next command when the replicas
+//! have answered, or the time is up. So calls go in groups, each with one `WAIT`, and a group is sent when the one
+//! before has its replies. It has all calls that were made meanwhile.
 //!
 //! A write whose `WAIT` counts too few replicas was applied by the master, and may be lost with it: its outcome is
 //! unknown. `WAIT` counts the replicas of one moment and is no quorum: a replica that did not answer may take over.
@@ -74,7 +74,7 @@ impl WriteConfirmation {
             (_, _) => return Confirmation::Missing("the server does not tell which replicas have it".into()),
         };
         if local < 1 {
-            return Confirmation::Missing("the server has it not on its disk yet".into());
+            return Confirmation::Missing("the server does not have it on disk yet".into());
         }
         if replicas < i64::from(self.replicas) {
             return Confirmation::Missing(format!("{replicas} of {} replicas have it", self.replicas).into());
