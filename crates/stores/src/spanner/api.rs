@@ -26,6 +26,9 @@ use crate::errors::not_applied;
 /// How long an answer may take.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
 
+/// How long an answer to a statement or to a commit of a service may take.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
 /// How long an answer about tables may take.
 const ADMINISTERED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -74,6 +77,8 @@ pub(super) struct LentSession {
     /// The transaction that runs in it, and has locks.
     open: Option<Bytes>,
     statements: i64,
+    /// How long each answer may take.
+    answered_within: Duration,
 }
 
 /// The result of a statement.
@@ -173,7 +178,7 @@ impl SpannerApi {
                 self.call::<_, SessionName>(path, ("database", database), request).await?.name
             }
         };
-        Ok(LentSession { api: self.clone(), name, open: None, statements: 0 })
+        Ok(LentSession { api: self.clone(), name, open: None, statements: 0, answered_within: ANSWERED_WITHIN })
     }
 
     /// Forgets the idle sessions. Those that were idle for equally long have ended together.
@@ -202,7 +207,20 @@ impl SpannerApi {
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
-        let call = GoogleCall { path, route, request, limit: ANSWERED_WITHIN };
+        self.call_within(ANSWERED_WITHIN, (path, route), request).await
+    }
+
+    async fn call_within<Q, R>(
+        &self,
+        limit: Duration,
+        (path, route): (&'static str, (&'static str, String)),
+        request: Q,
+    ) -> SpannerResult<R>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        let call = GoogleCall { path, route, request, limit };
         self.0.client.call(call).await.map_err(SpannerFailure::of)
     }
 
@@ -279,6 +297,12 @@ impl LentSession {
         begun.await.unwrap_or_else(ended)
     }
 
+    /// The same session for statements of a service, which may take long.
+    pub(super) fn patient(mut self) -> Self {
+        self.answered_within = SERVED_WITHIN;
+        self
+    }
+
     /// Commits a transaction, with these changes.
     pub(super) async fn commit(&self, transaction: CommitTransaction, mutations: Vec<Mutation>) -> SpannerResult<()> {
         let request = CommitRequest { session: self.name.clone(), transaction: Some(transaction), mutations };
@@ -322,7 +346,7 @@ impl LentSession {
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
-        self.api.call(path, ("session", self.name.clone()), request).await
+        self.api.call_within(self.answered_within, (path, ("session", self.name.clone())), request).await
     }
 }
 

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
-    self, Attempted, Batch, Call, CallResult, Claimed, Entry, FailedCall, Fault, HandlerFailure, RecentCopies, Slice,
-    Step, Terms, Work,
+    self, Attempted, Batch, Call, CallResult, Claimed, Entry, FailedCall, Fault, HandlerFailure, RecentCopies,
+    Retention, Slice, Step, Terms, Work,
 };
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Error, ErrorKind, OperationId, Result, telemetry};
@@ -78,7 +78,7 @@ impl SpannerLedger {
     /// A ledger in the database of this URL, on the current tokio runtime. It connects at its first call.
     ///
     /// # Errors
-    /// `Unusable` if the system has no authorities for TLS.
+    /// As [`with`](Self::with).
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -89,8 +89,19 @@ impl SpannerLedger {
     /// A ledger in the database of this URL, on this runtime. It connects at its first call, and logs its terms now.
     ///
     /// # Errors
-    /// `Unusable` if the system has no authorities for TLS.
+    /// `Unusable` if the system has no authorities for TLS, and `Invalid` if the terms keep rows for longer than 90
+    /// days, after which Spanner removes them.
     pub fn with(url: &SpannerUrl, runtime: Arc<dyn Runtime>, terms: Terms) -> Result<Self> {
+        let is_kept = match (terms.kept_for(), Terms::RETENTION) {
+            (Retention::For(asked), Retention::For(kept)) => asked <= kept,
+            (Retention::Forever, _) => false,
+            (_, Retention::Forever) => true,
+        };
+        if !is_kept {
+            let message =
+                "Spanner removes rows of the ledger 90 days after their commit; terms cannot keep them longer";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let api = SpannerApi::new(url, runtime)?;
         telemetry::ledger_opened(&terms);
         Ok(Self { api, copies: Arc::default(), terms })

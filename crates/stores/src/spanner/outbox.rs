@@ -40,6 +40,9 @@ use crate::errors::not_applied;
 /// values in it are a third longer.
 const MOST_BYTES: usize = 4 << 20;
 
+/// How many bytes a row may have in an answer beside its payload and headers, about.
+const COLUMNS_SIZE: usize = 500;
+
 /// The outbox in a database of Google Cloud Spanner, for the relay and for operators. Its tables must exist.
 ///
 /// A transaction has no place among the others before it commits, and then it is behind all that have committed before.
@@ -263,12 +266,19 @@ fn of_events(sql: &'static str, events: impl Iterator<Item = EventId>) -> SqlSta
     SqlStatement::new(sql).all_bytes("events", &events)
 }
 
+/// How many rows of each bucket one read looks at: all of them must fit into an answer of the service.
+fn most_of_each(request: &ReadRequest) -> u32 {
+    const MOST_ROWS: usize = 50_000;
+    let asked = request.cursors.iter().map(|cursor| cursor.limit).max().unwrap_or_default();
+    asked.min(u32::try_from(MOST_ROWS / request.cursors.len().max(1)).unwrap_or(u32::MAX))
+}
+
 fn read_statement(request: &ReadRequest) -> SqlStatement {
     let starts: Vec<_> = request.cursors.iter().map(|cursor| PlaceStart::from(cursor.from)).collect();
     let all = |value: fn(&PlaceStart) -> i64| starts.iter().map(value).collect::<Vec<_>>();
     let buckets: Vec<i64> = request.cursors.iter().map(|cursor| cursor.bucket.into()).collect();
     let events: Vec<_> = starts.iter().map(|start| Bytes::copy_from_slice(&start.event)).collect();
-    let most = request.cursors.iter().map(|cursor| cursor.limit).max().unwrap_or_default();
+    let most = most_of_each(request);
     let left_out = request.left_out.iter().map(|left| {
         let (namespace, topic) = (&left.namespace, &left.topic);
         format!("{}:{namespace}{topic}", namespace.chars().count())
@@ -289,21 +299,24 @@ fn choose(request: &ReadRequest, buckets: Vec<OpenBucket>) -> (Vec<FoundOpen>, b
         let cursor = request.cursors.iter().find(|cursor| cursor.bucket == bucket);
         cursor.map_or(0, |cursor| usize::try_from(cursor.limit).unwrap_or(usize::MAX))
     };
-    let mut found: Vec<(usize, FoundOpen)> = Vec::new();
+    let most_of_each = usize::try_from(most_of_each(request)).unwrap_or(usize::MAX);
+    let (mut found, mut has_more): (Vec<(usize, FoundOpen)>, bool) = (Vec::new(), false);
     for OpenBucket { bucket, rows, .. } in buckets {
+        has_more |= rows.len() == most_of_each && most_of_each < limit(bucket);
         found.extend(rows.into_iter().take(limit(bucket)).enumerate());
     }
     found.sort_unstable_by_key(|(number, row)| (*number, row.place));
-    let (count, most) = (found.len(), request.bytes.min(MOST_BYTES));
+    let count = found.len();
     let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
     for (_, row) in found {
         bytes = bytes.saturating_add(row.size);
-        if bytes > most && !chosen.is_empty() {
+        let answer = bytes.saturating_add(COLUMNS_SIZE * chosen.len());
+        if (bytes > request.bytes || answer > MOST_BYTES) && !chosen.is_empty() {
             break;
         }
         chosen.push(row);
     }
-    let is_cut = chosen.len() < count;
+    let is_cut = has_more || chosen.len() < count;
     (chosen, is_cut)
 }
 

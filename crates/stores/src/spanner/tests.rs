@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
-use hapax_core::ErrorKind::{NotApplied, Unknown, Unusable};
+use hapax_core::ErrorKind::{Invalid, NotApplied, Unknown, Unusable};
 use hapax_core::gate::{Failure, Provenance};
-use hapax_core::ledger::{Call, Entry, Terms};
+use hapax_core::ledger::{Call, Entry, Retention, Terms};
 use hapax_core::runtime::Tokio;
 use hapax_core::{Identity, Key, Result, Scope};
 use hapax_net::google::GoogleCode::{self, Aborted, FailedPrecondition, NotFound, Unavailable};
@@ -89,14 +90,27 @@ async fn a_ledger_looks_for_its_row_after_commits_without_an_answer_and_runs_aga
 }
 
 #[tokio::test]
-async fn a_transaction_whose_statement_got_no_answer_does_not_commit() {
-    let (server, url) = StandInSpanner::start().await;
-    let ledger = SpannerLedger::connect(&url, Terms::new("shop").unwrap()).unwrap();
-    let transaction = ledger.transaction().await.unwrap();
-    transaction.execute(ANY).await.unwrap();
-    server.fail_statements(&[(Unavailable, "")]);
-    transaction.execute(ANY).await.unwrap_err();
-    assert_eq!(transaction.commit().await.unwrap_err().kind(), NotApplied);
-    assert_eq!(server.take_calls("Commit"), Vec::<String>::new());
-    assert_eq!(server.take_calls("Rollback").len(), 1);
+async fn a_transaction_whose_statement_has_failed_or_got_no_answer_does_not_commit() {
+    for failure in [(Unavailable, ""), (FailedPrecondition, "no")] {
+        let (server, url) = StandInSpanner::start().await;
+        let ledger = SpannerLedger::connect(&url, Terms::new("shop").unwrap()).unwrap();
+        let transaction = ledger.transaction().await.unwrap();
+        transaction.execute(ANY).await.unwrap();
+        server.fail_statements(&[failure]);
+        transaction.execute(ANY).await.unwrap_err();
+        assert_eq!(transaction.commit().await.unwrap_err().kind(), NotApplied);
+        assert_eq!(server.take_calls("Commit"), Vec::<String>::new());
+        assert_eq!(server.take_calls("Rollback").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn terms_that_keep_rows_longer_than_spanner_are_refused() {
+    let (_server, url) = StandInSpanner::start().await;
+    let days = |days| Retention::For(Duration::from_hours(24 * days));
+    for (retention, is_taken) in [(Retention::Forever, false), (days(91), false), (days(90), true), (days(30), true)] {
+        let terms = Terms::new("shop").unwrap().retention(retention, Terms::HORIZON).unwrap();
+        let connected = SpannerLedger::connect(&url, terms);
+        assert_eq!(connected.map(drop).map_err(|error| error.kind()), if is_taken { Ok(()) } else { Err(Invalid) });
+    }
 }

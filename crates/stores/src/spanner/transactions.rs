@@ -194,7 +194,9 @@ impl SpannerApi {
     /// The error of the whole, if there is no further try.
     async fn pause_after(&self, failure: SpannerFailure, begun: Duration, tries: &mut TransactionTries) -> Result<()> {
         let is_late = self.runtime().boottime_now().saturating_sub(begun) > PATIENCE;
-        if is_late || !failure.may_repeat() {
+        // The commit without an answer may be what has ended the transaction.
+        let is_doubtful = tries.is_unclear && matches!(failure, SpannerFailure::LostSession(_));
+        if is_late || is_doubtful || !failure.may_repeat() {
             return Err(error_of(failure, tries));
         }
         self.note(&failure);

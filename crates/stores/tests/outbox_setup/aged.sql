@@ -12,8 +12,6 @@ CREATE TABLE aged (
   source       STRING(255),
   content_type STRING(255),
   headers      STRING(MAX) NOT NULL,
-  is_open      BOOL,
-  aside        BYTES(255),
   state        INT64 NOT NULL,
   published_at TIMESTAMP,
   payload      BYTES(1000000) NOT NULL,

@@ -21,7 +21,7 @@ pub(crate) fn backend() -> OutboxBackend {
 
 /// The columns of a row whose time is moved.
 const COLUMNS: &str = "bucket, seq, event_id, namespace, operation, n, okey, topic, type, source, content_type, \
-                       headers, is_open, aside, state, payload";
+                       headers, state, payload";
 
 struct SpannerOutboxDatabase {
     _server: Arc<SpannerServer>,

@@ -30,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_commit_of_the_ledger_that_was_cut_is_applied_once", NAME, cut),
         test("transactions_that_are_aborted_run_again_and_count_no_attempt", NAME, aborted),
         test("a_worker_runs_each_message_once_in_spanner", NAME, worker),
+        test("an_open_row_cannot_be_written_past_the_ledger", NAME, open_row),
         test("the_tables_of_spanner_are_made_and_checked", NAME, tables),
     ]
 }
@@ -159,6 +160,25 @@ async fn worker() {
     let copies = process.process(["c", "b", "a"].map(job).into()).await;
     assert_eq!(copies, [const { Verdict::Done { caught: true } }; 3]);
     assert_eq!((shop.count("effect").await, shop.count("hapax_attempt").await), (3, 1));
+}
+
+/// Without its constraint, the database would take the row of a claim without an end.
+async fn open_row() {
+    let server = SpannerServer::shared().await.expect("the server starts");
+    let shop = Shop::new(&server.new_database()).await;
+    let ledger = shop.ledger();
+    for (open, is_refused) in [("1", true), ("NULL", false)] {
+        let transaction = ledger.transaction().await.unwrap();
+        let insert = format!(
+            "INSERT INTO hapax_ledger (operation, namespace, open, rule, fingerprint, run, created_at) VALUES \
+             (b'0123456789abcdef', 'others', {open}, 0, b'0123456789ab', 1, PENDING_COMMIT_TIMESTAMP())"
+        );
+        let inserted = transaction.execute(&insert).await;
+        assert_eq!(inserted.is_err(), is_refused, "{inserted:?}");
+        assert!(!is_refused || format!("{inserted:?}").contains("Foreign key"), "{inserted:?}");
+        assert_eq!(transaction.commit().await.is_err(), is_refused, "a statement has failed");
+    }
+    assert_eq!(shop.count("hapax_ledger").await, 1);
 }
 
 async fn tables() {

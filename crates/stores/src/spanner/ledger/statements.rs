@@ -199,7 +199,6 @@ pub(super) fn emitted(event: &OutgoingEvent, number: i64) -> Mutation {
             ("source", text(&event.source)),
             ("content_type", text(&event.content_type)),
             ("headers", SqlValue::text(headers)),
-            ("is_open", SqlValue::flag(true)),
             ("state", SqlValue::integer(0)),
             ("payload", SqlValue::bytes(&event.payload)),
         ],

@@ -46,8 +46,8 @@ pub(super) struct TransactionState {
     pub(super) found: Vec<(OperationId, FoundRow)>,
     /// How many events were added.
     pub(super) events: i64,
-    /// Whether a statement may or may not have run.
-    is_broken: bool,
+    /// Why it cannot commit: a statement has failed, or may or may not have run.
+    broken: Option<FaultKind>,
 }
 
 /// A claim of a transaction.
@@ -63,7 +63,7 @@ impl SpannerTransaction {
         let mut random = [0; 8];
         api.runtime().fill_random(&mut random);
         let number = u64::from_be_bytes(random) >> 1;
-        let session = Some(api.session().await?);
+        let session = Some(api.session().await?.patient());
         let state = TransactionState {
             session,
             id: None,
@@ -71,7 +71,7 @@ impl SpannerTransaction {
             claims: Vec::new(),
             found: Vec::new(),
             events: 0,
-            is_broken: false,
+            broken: None,
         };
         Ok(Self { state: Mutex::new(state), api: api.clone(), number, _permit: permit })
     }
@@ -138,8 +138,8 @@ impl SpannerTransaction {
     pub(super) async fn restart(&self) -> Result<Vec<TransactionClaim>, Fault> {
         let mut state = self.state.lock().await;
         state.end().await;
-        state.session = Some(self.api.session().await.map_err(before_commit)?);
-        (state.events, state.is_broken) = (0, false);
+        state.session = Some(self.api.session().await.map_err(before_commit)?.patient());
+        (state.events, state.broken) = (0, None);
         state.found.clear();
         state.changes.clear();
         Ok(std::mem::take(&mut state.claims))
@@ -154,6 +154,9 @@ impl SpannerTransaction {
         state.refuse_if_broken().await?;
         match (state.session.take(), state.id.take()) {
             (Some(session), Some(id)) => self.send_commit(session, id, std::mem::take(&mut state.changes)).await,
+            (Some(_), None) if !state.changes.is_empty() => {
+                Err(Fault::new(FaultKind::Failed, "no transaction has begun"))
+            }
             (Some(session), None) => {
                 // Nothing has run.
                 session.give_back();
@@ -199,7 +202,7 @@ impl TransactionState {
         self.refuse_if_broken().await?;
         let mut session = self.session.take().ok_or_else(|| Fault::new(FaultKind::Failed, OVER))?;
         // Also if this future is dropped.
-        self.is_broken = true;
+        self.broken = Some(FaultKind::Unavailable);
         let answer = match &self.id {
             Some(id) => {
                 let selector = TransactionSelector { selected: Some(Selected::Id(id.clone())) };
@@ -212,24 +215,25 @@ impl TransactionState {
                 answer
             }),
         };
-        self.is_broken = matches!(answer, Err(SpannerFailure::Unclear(_)));
         let mut answer = answer.map_err(|failure| {
             api.note(&failure);
-            before_commit(failure)
+            let fault = before_commit(failure);
+            self.broken = Some(fault.kind);
+            fault
         })?;
+        self.id = self.id.take().or(answer.transaction.take());
         if self.id.is_none() {
-            self.id = answer.transaction.take();
+            return Err(Fault::new(FaultKind::Unavailable, "Spanner has not begun a transaction"));
         }
+        self.broken = None;
         Ok(answer)
     }
 
-    /// Ends a transaction one of whose statements may or may not have run.
+    /// Ends a transaction one of whose statements has failed, or may or may not have run.
     async fn refuse_if_broken(&mut self) -> Result<(), Fault> {
-        if !self.is_broken {
-            return Ok(());
-        }
+        let Some(kind) = self.broken else { return Ok(()) };
         self.end().await;
-        Err(Fault::new(FaultKind::Unavailable, "a statement of the transaction got no answer"))
+        Err(Fault::new(kind, "a statement of the transaction has failed, or got no answer"))
     }
 
     async fn end(&mut self) {

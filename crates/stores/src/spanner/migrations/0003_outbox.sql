@@ -1,7 +1,7 @@
 -- Events that leave after the commit. Rows of one transaction share `created_at`; `seq` is their order in it. Buckets
 -- come first, so that the table does not grow at one end. `state` is 0 while the row is open, 1: published, 2: set
 -- aside, 3: dropped. `is_open` is true while it is 0, and `aside` is the key while it is 2. Otherwise they are null,
--- and the row is not in their index.
+-- and the row is not in their index. The database computes both.
 CREATE TABLE hapax_outbox (
   bucket       INT64 NOT NULL,
   created_at   TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
@@ -16,14 +16,14 @@ CREATE TABLE hapax_outbox (
   source       STRING(255),
   content_type STRING(255),
   headers      STRING(MAX) NOT NULL,
-  is_open      BOOL,
-  aside        BYTES(255),
   state        INT64 NOT NULL,
   published_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
   payload      BYTES(1000000) NOT NULL,
+  is_open      BOOL AS (IF(state = 0, TRUE, NULL)) STORED,
+  aside        BYTES(255) AS (IF(state = 2, IFNULL(okey, event_id), NULL)) STORED,
   size         INT64 AS (BYTE_LENGTH(payload) + IF(headers = '{}', 0, BYTE_LENGTH(headers))) STORED,
   CONSTRAINT hapax_outbox_ids CHECK (BYTE_LENGTH(event_id) = 16 AND IFNULL(BYTE_LENGTH(operation), 16) = 16),
-  CONSTRAINT hapax_outbox_bucket CHECK (bucket BETWEEN 0 AND 63),
+  CONSTRAINT hapax_outbox_numbers CHECK (bucket BETWEEN 0 AND 63 AND state BETWEEN 0 AND 3 AND seq BETWEEN 0 AND 65535),
   CONSTRAINT hapax_outbox_names CHECK (
     BYTE_LENGTH(topic) BETWEEN 1 AND 255 AND IFNULL(BYTE_LENGTH(okey), 1) > 0 AND BYTE_LENGTH(namespace) <= 255
     AND IFNULL(BYTE_LENGTH(type), 0) <= 255 AND IFNULL(BYTE_LENGTH(source), 0) <= 255

@@ -10,7 +10,7 @@ SELECT asked,
          SELECT AS STRUCT UNIX_MICROS(o.created_at), o.seq, o.event_id, o.size,
                 EXISTS (SELECT 1 FROM hapax_parked p WHERE p.okey = IFNULL(o.okey, o.event_id))
            FROM hapax_outbox@{FORCE_INDEX=hapax_outbox_open} o
-          WHERE o.bucket = asked AND o.is_open IS NOT NULL
+          WHERE o.bucket = asked AND o.is_open = TRUE
             AND o.created_at >= TIMESTAMP_MICROS(@times[OFFSET(place)])
             AND (o.created_at > TIMESTAMP_MICROS(@times[OFFSET(place)]) OR o.seq > @seqs[OFFSET(place)]
                  OR (o.seq = @seqs[OFFSET(place)] AND o.event_id >= @events[OFFSET(place)]))

@@ -5,7 +5,7 @@ SELECT IFNULL((SELECT openings FROM hapax_relay WHERE id = 1), 0),
        IFNULL((SELECT republications FROM hapax_relay WHERE id = 1), 0),
        o.bucket, UNIX_MICROS(o.created_at), o.seq, o.event_id
   FROM hapax_parked AS p
-  LEFT JOIN hapax_outbox@{FORCE_INDEX=hapax_outbox_aside} AS o ON o.aside = p.okey
+  LEFT JOIN hapax_outbox@{FORCE_INDEX=hapax_outbox_aside} AS o ON o.aside = p.okey AND o.aside IS NOT NULL
  WHERE p.okey = @okey
  ORDER BY o.created_at, o.seq, o.event_id
  LIMIT @most

@@ -182,34 +182,28 @@ pub(super) fn drop_row(place: &RowPlace) -> Mutation {
 }
 
 fn end(place: &RowPlace, state: RowState) -> Mutation {
-    update(
-        place,
-        state,
-        [("is_open", SqlValue::null()), ("aside", SqlValue::null()), ("published_at", SqlValue::commit_time())],
-    )
+    update(place, state, SqlValue::commit_time())
 }
 
 /// The change that sets an open row aside.
 pub(super) fn aside(row: &RefusedRow) -> Mutation {
-    let key = SqlValue::bytes(&row.key);
-    let rest = [("is_open", SqlValue::null()), ("aside", key), ("published_at", SqlValue::null())];
-    update(&row.place, RowState::Aside, rest)
+    update(&row.place, RowState::Aside, SqlValue::null())
 }
 
 /// The change that opens a row again.
 pub(super) fn open(place: &RowPlace) -> Mutation {
-    let rest = [("is_open", SqlValue::flag(true)), ("aside", SqlValue::null()), ("published_at", SqlValue::null())];
-    update(place, RowState::Open, rest)
+    update(place, RowState::Open, SqlValue::null())
 }
 
-fn update(place: &RowPlace, state: RowState, rest: [(&'static str, SqlValue); 3]) -> Mutation {
+fn update(place: &RowPlace, state: RowState, published_at: SqlValue) -> Mutation {
     let number = match state {
         RowState::Open => 0,
         RowState::Published => 1,
         RowState::Aside => 2,
         RowState::Dropped => 3,
     };
-    let columns = place.key().into_iter().chain([("state", SqlValue::integer(number))]).chain(rest);
+    let changed = [("state", SqlValue::integer(number)), ("published_at", published_at)];
+    let columns = place.key().into_iter().chain(changed);
     Mutation { kind: Some(MutationKind::Update(written(OUTBOX, columns))) }
 }
 
