@@ -107,7 +107,7 @@ async fn a_transaction_whose_statement_has_failed_or_got_no_answer_does_not_comm
 #[tokio::test]
 async fn terms_that_keep_rows_longer_than_spanner_are_refused() {
     let (_server, url) = StandInSpanner::start().await;
-    let days = |days| Retention::For(Duration::from_hours(24 * days));
+    let days = |days: u64| Retention::For(Duration::from_hours(24 * days));
     for (retention, is_taken) in [(Retention::Forever, false), (days(91), false), (days(90), true), (days(30), true)] {
         let terms = Terms::new("shop").unwrap().retention(retention, Terms::HORIZON).unwrap();
         let connected = SpannerLedger::connect(&url, terms);

@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn an_unconfirmed_write_is_unknown() {
         assert!(Confirmation::Given.check().is_ok());
-        let error = hapax_core::Error::from(judged(2, false, b":1\r\n").check().expect_err("one is too few"));
+        let error = Error::from(judged(2, false, b":1\r\n").check().expect_err("one is too few"));
         assert_eq!(error.kind(), ErrorKind::Unknown);
         assert!(error.to_string().contains("1 of 2 replicas have it"), "{error}");
     }
