@@ -349,7 +349,7 @@ fn an_impossible_start_is_refused_with_its_remedy() {
         (&["--store", "mysql://localhost"], 2, "sqlite://PATH, redis://HOST,"),
         (&["--store", "postgres://localhost?pool=3"], 2, "the URL of a PostgreSQL server has no parameter `pool`"),
         (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: \"10ms\": must be at least 1s"),
-        (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
+        (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME, optional-header:NAME or none"),
         (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write for instance 1s"),

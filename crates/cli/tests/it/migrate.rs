@@ -60,7 +60,7 @@ fn wrong_urls_are_2_and_a_server_that_cannot_be_reached_is_3() {
         let output = migrate(&["--database", wrong]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{wrong}: {error}");
-        assert!(error.contains("--database takes sqlite://PATH or postgres://HOST/DATABASE"), "{error}");
+        assert!(error.contains("--database takes sqlite://PATH, postgres://HOST/DATABASE"), "{error}");
     }
     let output = migrate(&["--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -30,9 +30,9 @@ fn wrong_usage_is_2_and_a_database_without_an_outbox_is_3() {
     let run = |arguments: &[&str]| hapax().arg("outbox").args(arguments).output().unwrap();
     for (arguments, code, message) in [
         (&["list"][..], 2, "--database"),
-        (&["list", "--database", "memory:"], 2, "has no tables; name sqlite://PATH or postgres://HOST/DATABASE"),
+        (&["list", "--database", "memory:"], 2, "has no tables; name sqlite://PATH, postgres://HOST/DATABASE"),
         (&["list", "--database", "redis://localhost"], 2, "has no tables; name sqlite://PATH"),
-        (&["list", "--database", "mysql://localhost"], 2, "--database takes sqlite://PATH or postgres"),
+        (&["list", "--database", "mysql://localhost"], 2, "--database takes sqlite://PATH, postgres"),
         (&["list", "--database", &url(&absent)], 3, "does not exist"),
         (&["list", "--database", &url(&empty)], 3, "run `hapax migrate --database"),
         (&["list", "--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"], 3, "cannot be reached"),

@@ -432,7 +432,7 @@ fn a_check_opens_the_database_and_the_sink_and_names_what_is_missing() {
     for (database, code, remedy) in [
         ("sqlite:///tmp/hapax/there/is/no/such.db", 3, "does not exist"),
         ("postgres://relay:hush-hush@127.0.0.1:1/shop", 3, "cannot be reached"),
-        ("redis://localhost", 2, "sqlite://PATH or postgres://HOST/DATABASE"),
+        ("redis://localhost", 2, "sqlite://PATH, postgres://HOST/DATABASE"),
     ] {
         let output = shop.command(&["--config", &config, "--check", "--database", database]).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -30,6 +30,7 @@ chapters! {
     "what_a_client_sees": "authors of a client of a protected route",
     "outcomes": "authors of a handler",
     "your_transaction": "authors of a service with a database: the ledger",
+    "ledger_in_spanner": "authors of a service on Google Cloud Spanner: the ledger, its tables, its rights",
     "emit_an_event": "authors of a service that publishes events: the outbox",
     "when_a_key_is_parked": "operators of an outbox: events that a broker refuses or loses",
     "webhooks": "authors and operators at both ends of a webhook: sent and received",

@@ -132,7 +132,9 @@ fn filled_text(text: &str, value: &dyn Fn(&str) -> Value) -> String {
         match value(name) {
             Value::String(text) => filled.push_str(&text),
             Value::Null => {}
-            other => filled.push_str(&other.to_string()),
+            other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                filled.push_str(&other.to_string());
+            }
         }
         rest = after;
     }

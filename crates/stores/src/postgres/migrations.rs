@@ -152,7 +152,7 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     }
     apply_once(client, schema).await.map_err(|error| match error {
         PostgresCallError::Sent(error) => creation_error(error),
-        judged => judged,
+        judged @ (PostgresCallError::Judged(_) | PostgresCallError::NotConnected(_)) => judged,
     })
 }
 

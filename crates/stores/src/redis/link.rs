@@ -321,7 +321,7 @@ impl Link {
             *connecting = None;
             match connected {
                 Ok(opened) => {
-                    *self.current.write() = Some(Arc::new(LinkConnection::new(opened, &self.url, &self.monitor)))
+                    *self.current.write() = Some(Arc::new(LinkConnection::new(opened, &self.url, &self.monitor)));
                 }
                 // An attempt that another caller left behind may have failed long ago: try once more.
                 Err(_) if is_resumed => {}

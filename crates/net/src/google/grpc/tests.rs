@@ -30,16 +30,16 @@ fn request(limit: Duration) -> GoogleCall<Text> {
 struct OneToken {
     address: String,
     /// How long each call is waited for, as the service learns it.
-    limits: Arc<Mutex<Vec<String>>>,
-    seen: Arc<Mutex<Vec<String>>>,
+    limits: SeenTexts,
+    seen: SeenTexts,
 }
 
 impl OneToken {
     async fn start(taken: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-        let limits: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen: SeenTexts = Arc::default();
+        let limits: SeenTexts = Arc::default();
         let noted = (Arc::clone(&seen), Arc::clone(&limits));
         Tokio::current().spawn(Box::pin(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -50,12 +50,11 @@ impl OneToken {
     }
 }
 
+/// The texts of a field, one a call that had it.
+type SeenTexts = Arc<Mutex<Vec<String>>>;
+
 /// Refuses behind the head of an answer, as the front of Google does in the middle of a stream.
-async fn serve(
-    stream: TcpStream,
-    taken: &'static str,
-    (seen, limits): (Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<String>>>),
-) {
+async fn serve(stream: TcpStream, taken: &'static str, (seen, limits): (SeenTexts, SeenTexts)) {
     let mut connection = h2::server::handshake(stream).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         let token = request.headers()[http::header::AUTHORIZATION].to_str().unwrap().to_owned();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::{Error, ErrorKind};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, cmd};
+use redis::{AsyncConnectionConfig, Value, cmd};
 
 use crate::redis::RedisUrl;
 use crate::redis::call_error::RedisCallError;
@@ -80,11 +80,11 @@ async fn open(url: &RedisUrl, monitor: &ServerMonitor) -> Result<MultiplexedConn
         if url.deployment() == Deployment::Sentinel {
             let role = sender.send_packed_command(&cmd("ROLE")).await;
             // Before anything is read or written there: the mark and the clock of another server do not count.
-            sentinel::expect_master(role.and_then(|role| role.extract_error()).map_err(failed)?)?;
+            sentinel::expect_master(role.and_then(Value::extract_error).map_err(failed)?)?;
         }
         if database != 0 {
             let selected = sender.send_packed_command(cmd("SELECT").arg(database)).await;
-            selected.and_then(|reply| reply.extract_error()).map_err(failed)?;
+            selected.and_then(Value::extract_error).map_err(failed)?;
         }
         monitor.observe(&mut sender).await.map_err(failed)
     };

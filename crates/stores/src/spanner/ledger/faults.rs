@@ -50,7 +50,7 @@ pub(super) fn kind_of(kind: ErrorKind) -> FaultKind {
     match kind {
         ErrorKind::Unusable => FaultKind::Unusable,
         ErrorKind::Unknown => FaultKind::CommitUnknown,
-        _ => FaultKind::Unavailable,
+        ErrorKind::Invalid | ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Damaged | _ => FaultKind::Unavailable,
     }
 }
 
@@ -60,7 +60,11 @@ pub(super) fn message(failure: SpannerFailure) -> Error {
         SpannerFailure::Refused(cause) => {
             Error::new(ErrorKind::NotApplied, "Spanner refuses a statement or a change").caused_by(cause)
         }
-        other => other.into_error(),
+        other @ (SpannerFailure::Aborted(_)
+        | SpannerFailure::LostSession(_)
+        | SpannerFailure::RowExists(_)
+        | SpannerFailure::Unclear(_)
+        | SpannerFailure::Failed(_)) => other.into_error(),
     }
 }
 

@@ -177,10 +177,11 @@ impl SpannerRow {
     /// # Errors
     /// `Invalid` if the query has no column of this name, it has another type, or it is NULL.
     pub fn int64(&self, column: &str) -> Result<i64> {
-        match self.value(column)? {
-            SpannerValue::Int64(value) => Ok(*value),
-            other => Err(wrong(format!("the column `{column}` is no INT64 but {}", other.type_name()))),
-        }
+        let value = self.value(column)?;
+        let SpannerValue::Int64(number) = value else {
+            return Err(wrong(format!("the column `{column}` is no INT64 but {}", value.type_name())));
+        };
+        Ok(*number)
     }
 
     /// The value of a column of STRING, or of another type that is written as text.
@@ -188,10 +189,11 @@ impl SpannerRow {
     /// # Errors
     /// `Invalid` if the query has no column of this name, it has another type, or it is NULL.
     pub fn string(&self, column: &str) -> Result<&str> {
-        match self.value(column)? {
-            SpannerValue::String(value) => Ok(value),
-            other => Err(wrong(format!("the column `{column}` is no STRING but {}", other.type_name()))),
-        }
+        let value = self.value(column)?;
+        let SpannerValue::String(text) = value else {
+            return Err(wrong(format!("the column `{column}` is no STRING but {}", value.type_name())));
+        };
+        Ok(text)
     }
 }
 
