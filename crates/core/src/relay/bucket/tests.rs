@@ -3,9 +3,7 @@ use crate::key::EventId;
 
 /// An open row of the key `a`.
 fn row(id: u128) -> OpenRow {
-    let mut bytes = [0; 16];
-    bytes[8..].copy_from_slice(&id.to_be_bytes());
-    let mut event = OutgoingEvent::new(EventId::from_bytes(bytes), "topic", "5");
+    let mut event = OutgoingEvent::new(EventId::from_bytes(id.to_be_bytes()), "topic", "5");
     event.ordering_key = Some(Bytes::from_static(b"a"));
     OpenRow { id: RowId(id), bucket: 0, is_parked: false, damage: None, event: Arc::new(event) }
 }
