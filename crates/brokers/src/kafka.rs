@@ -4,7 +4,6 @@
 //! url.rs        the URL
 //! config.rs     from the URL to the settings of the driver
 //! failures.rs   why no broker can be reached
-//! finder.rs     asks about topics over a connection of its own
 //! poller.rs     the thread that polls: connects, reads messages, pauses and resumes partitions
 //! rebalance.rs  the callback of the driver: takes partitions up, and waits for the worker before it lets them go
 //! taking.rs     where a partition is taken up, and what happens as its topic is deleted
@@ -18,7 +17,6 @@
 
 mod config;
 mod failures;
-mod finder;
 mod lanes;
 mod note;
 mod poller;

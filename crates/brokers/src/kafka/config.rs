@@ -13,19 +13,11 @@ use crate::errors::invalid;
 /// At this level the driver tells of connections that end before they can be used.
 pub(super) const TELLS_OF_CONNECTIONS: RDKafkaLogLevel = RDKafkaLogLevel::Info;
 
-/// The settings of a driver that only asks. It is in no group, and reads no messages.
-pub(super) fn finder(url: &KafkaUrl) -> Result<ClientConfig> {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", url.url.addresses()).set("client.id", "hapax");
-    log_in(&url.url, &mut config)?;
-    config.set_log_level(TELLS_OF_CONNECTIONS);
-    Ok(config)
-}
-
-/// The settings of the driver that reads messages.
 pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
-    let mut config = finder(url)?;
+    let mut config = ClientConfig::new();
     config
+        .set("bootstrap.servers", url.url.addresses())
+        .set("client.id", "hapax")
         .set("group.id", url.group())
         // The thread commits what is done.
         .set("enable.auto.commit", "false")
@@ -33,9 +25,10 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         // A committed offset that the broker no longer has is an error; the callback sets where a new group starts.
         .set("auto.offset.reset", "error")
         .set("queued.max.messages.kbytes", "8192")
-        // A partition that has room again is asked for when the request about the others has ended, and one with large
-        // messages when the driver looks again whether they were taken.
+        // A broker answers the requests of a connection in order, and one for messages waits until there are some. So a
+        // question about topics waits for it, and so does a partition that has room again.
         .set("fetch.wait.max.ms", "100")
+        // How soon the driver looks again whether large messages were taken.
         .set("fetch.queue.backoff.ms", "20")
         // A member that got no partition while a topic was gone finds the next one by a refresh.
         .set("topic.metadata.refresh.interval.ms", "10000")
@@ -56,6 +49,8 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     if let Some(member) = url.url.parameter("member") {
         config.set("group.instance.id", member);
     }
+    log_in(&url.url, &mut config)?;
+    config.set_log_level(TELLS_OF_CONNECTIONS);
     Ok(config)
 }
 

@@ -55,7 +55,7 @@ impl ConnectionFailures {
         self.0.lock().refusal.take()
     }
 
-    pub(super) fn unreachable(&self) -> Error {
+    fn unreachable(&self) -> Error {
         match &self.0.lock().reason {
             Some(reason) => not_applied(format!("no Kafka broker can be reached: {reason}")),
             None => not_applied("no Kafka broker can be reached"),

@@ -20,7 +20,6 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::failures::{ConnectionFailures, fetch_metadata};
-use super::finder::TopicFinder;
 use super::lanes::SharedLanes;
 use super::rebalance::{KnownTopic, Rebalancer, bare_list, list, note_positions};
 use super::{KafkaUrl, config};
@@ -91,9 +90,8 @@ fn connect(
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
     let failures = ConnectionFailures::default();
-    let finder = TopicFinder::new(url)?;
     let (known, seen) = (Mutex::default(), Mutex::default());
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, finder, known, seen };
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures, known, seen };
     let consumer = create(url, context)?;
     for topic in &names {
         let metadata = fetch_metadata(&consumer, &consumer.context().failures, topic, &is_awaited)?;
@@ -162,7 +160,7 @@ fn run_renewed(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl, origins:
 
 /// Replaces the driver.
 fn renew(consumer: &mut BaseConsumer<Rebalancer>, url: &KafkaUrl) -> Result<()> {
-    let new = create(url, consumer.context().renewed(TopicFinder::new(url)?))?;
+    let new = create(url, consumer.context().renewed())?;
     // The old one lets its partitions go, and leaves the group.
     drop(mem::replace(consumer, new));
     consumer.context().lanes.lose_all();
@@ -194,10 +192,9 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
 
 /// Whether the topics could be checked.
 fn check(consumer: &BaseConsumer<Rebalancer>) -> bool {
-    let checked = consumer.context().check_topics();
+    let checked = consumer.context().check_topics(consumer);
     if let Err(error) = &checked {
         debug!(%error, "the Kafka broker does not tell the ids of topics");
-        consumer.context().report_unchecked();
     }
     checked.is_ok()
 }
@@ -307,7 +304,7 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
         }
         KafkaError::MessageConsumptionFatal(_) => unusable("the Kafka driver cannot go on"),
         KafkaError::MessageConsumption(Code::AutoOffsetReset) => {
-            match consumer.context().check_topics() {
+            match consumer.context().check_topics(consumer) {
                 Ok(true) => return,
                 Ok(false) => {}
                 // Perhaps it is another topic. A new driver takes up the partitions once the broker tells.
@@ -339,7 +336,7 @@ fn report(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, error: Kafka
 
 /// Whether the cause of an error is a topic that was deleted or created again. If so, its lanes are lost.
 fn is_about_topics(consumer: &BaseConsumer<Rebalancer>) -> bool {
-    consumer.context().check_topics().unwrap_or(false)
+    consumer.context().check_topics(consumer).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use rdkafka::{Offset, TopicPartitionList};
 use tracing::debug;
 
 use super::failures::ConnectionFailures;
-use super::finder::TopicFinder;
 use super::lanes::{DoneOffset, Partition, SharedLanes};
 use super::topics::{SeenTopics, TopicId};
 use super::url::Start;
@@ -36,7 +35,6 @@ pub(super) struct Rebalancer {
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
     pub(super) failures: ConnectionFailures,
-    pub(super) finder: TopicFinder,
     pub(super) known: Mutex<HashMap<String, KnownTopic>>,
     /// The topics that this driver has found, and those that were missing.
     pub(super) seen: Mutex<SeenTopics>,
@@ -44,13 +42,12 @@ pub(super) struct Rebalancer {
 
 impl Rebalancer {
     /// For another driver of this member.
-    pub(super) fn renewed(&self, finder: TopicFinder) -> Self {
+    pub(super) fn renewed(&self) -> Self {
         Self {
             lanes: Arc::clone(&self.lanes),
             start: self.start,
             topics: self.topics.clone(),
             failures: ConnectionFailures::default(),
-            finder,
             known: Mutex::new(self.known.lock().clone()),
             seen: Mutex::default(),
         }

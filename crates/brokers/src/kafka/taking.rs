@@ -16,7 +16,7 @@ use super::lanes::{DoneOffset, Partition, TakenUp};
 use super::note::OffsetNote;
 use super::progress::LaneProgress;
 use super::rebalance::{Rebalancer, bare_list, list, note_positions, number};
-use super::topics::{FoundTopics, TopicId, differ};
+use super::topics::{self, FoundTopics, TopicId, differ};
 use super::url::Start;
 use crate::errors::not_applied;
 
@@ -32,13 +32,10 @@ const REST: Duration = Duration::from_millis(200);
 /// How long the broker may take for a call for which messages wait.
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// After so long without a check it is reported that there is none.
-const UNCHECKED_FOR: Duration = Duration::from_secs(10);
-
 impl Rebalancer {
     /// Reads partitions from where they are to be taken up.
     pub(super) fn take_up(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
-        let found = self.patiently(|| self.find_topics(PATIENCE))?;
+        let found = self.patiently(|| self.find_topics(consumer, PATIENCE))?;
         let of_group = self.patiently(|| committed(consumer, &self.with_others(given)))?;
         let began_with: HashMap<&str, i32> =
             found.iter().map(|(topic, id)| (&**topic, self.began_with(&of_group, topic, *id))).collect();
@@ -144,9 +141,9 @@ impl Rebalancer {
     }
 
     /// Loses the lanes of topics that are gone or were created again. Returns whether there were any.
-    pub(super) fn check_topics(&self) -> KafkaResult<bool> {
+    pub(super) fn check_topics(&self, consumer: &BaseConsumer<Self>) -> KafkaResult<bool> {
         let asked_at = self.lanes.now();
-        let found = self.find_topics(CHECKED_WITHIN)?;
+        let found = self.find_topics(consumer, CHECKED_WITHIN)?;
         let lost = self.lanes.confirm(&found, asked_at);
         for topic in &lost {
             match found.contains_key(&**topic) {
@@ -160,21 +157,13 @@ impl Rebalancer {
         Ok(!lost.is_empty() || self.is_outdated())
     }
 
-    /// Reports that the topics could not be checked for a while. Until they are, nothing is committed.
-    pub(super) fn report_unchecked(&self) {
-        if let Some(reason) = self.finder.silent_for(UNCHECKED_FOR, self.lanes.now()) {
-            let text = "the Kafka broker does not tell which topics exist, so the worker commits nothing";
-            self.lanes.fail(not_applied(text).caused_by(reason));
-        }
-    }
-
     fn say_renewed(&self, topic: &str) {
         let message = "was deleted and created again; the worker reads it from its first message";
         self.lanes.fail(not_applied(format!("the topic `{topic}` {message}")));
     }
 
-    fn find_topics(&self, within: Duration) -> KafkaResult<FoundTopics> {
-        let found = self.finder.find(self.topics.keys().map(String::as_str), within, self.lanes.now());
+    fn find_topics(&self, consumer: &BaseConsumer<Self>, within: Duration) -> KafkaResult<FoundTopics> {
+        let found = topics::find(consumer.client(), self.topics.keys().map(String::as_str), within);
         let found = found.map_err(KafkaError::MetadataFetch)?;
         self.seen.lock().note(self.topics.keys(), &found);
         Ok(found)
@@ -183,7 +172,7 @@ impl Rebalancer {
     /// Commits the settled offsets of partitions that are let go, but none of a topic that is gone.
     pub(super) fn commit_last(&self, consumer: &BaseConsumer<Self>, mut done: Vec<DoneOffset>) -> KafkaResult<()> {
         // An offset whose topic cannot be checked names the topic, so that it counts for no other one.
-        if let Ok(found) = self.find_topics(CHECKED_WITHIN) {
+        if let Ok(found) = self.find_topics(consumer, CHECKED_WITHIN) {
             done.retain(|done| {
                 found.get(&*done.partition.0).is_some_and(|id| !differ(done.note.map(|note| note.topic), *id))
             });

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::api::calls::ApiCall;
 use crate::admin::api::values::{time, timestamp};
 use crate::admin::api::{AdminApi, ApiError};
-use crate::serve::history::CountedMinute;
+use crate::serve::history::{CountedMinute, MetricHistory};
 
 /// A request for the last hour.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl ApiCall for ShowHistory {
 
     async fn carry_out(&self, api: &AdminApi) -> Result<HistoryView, ApiError> {
         // A command has no process whose metrics it could count.
-        let minutes = api.history.as_ref().map(|history| history.minutes()).unwrap_or_default();
+        let minutes = api.history.as_ref().map(MetricHistory::minutes).unwrap_or_default();
         Ok(HistoryView { minutes: minutes.into_iter().map(MinuteView::from).collect() })
     }
 }

@@ -14,6 +14,11 @@ use super::handlers::SpannerBatch;
 use super::{SpannerLedger, SpannerTransaction};
 
 /// Writes the effects of messages in Spanner.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle the jobs of a worker in Spanner",
+    label = "does not implement `HandleSpannerJobs`",
+    note = "implement `HandleSpannerJobs<A>` for it; `A` is the type of its answers"
+)]
 pub trait HandleSpannerJobs<A>: Send + Sync + 'static {
     /// Writes the effects of these entries in this transaction, and nothing else. `jobs` are all jobs of the batch;
     /// [`Entry::index`] is the place of an entry's job. Returns one answer for each entry.
