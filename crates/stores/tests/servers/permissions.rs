@@ -54,8 +54,8 @@ async fn select_permission(kind: RedisKind) {
     Operation::new("two").cycle(&*store(&secret(3))).await;
 }
 
-/// What only a user of another database, of a cluster, or behind sentinels needs.
-const ELSEWHERE: [&str; 4] = ["+select", "+cluster|slots", "+asking", "+role"];
+/// What only a user of another database, of a cluster, behind sentinels, or with `wait=` in the URL needs.
+const ELSEWHERE: [&str; 6] = ["+select", "+cluster|slots", "+asking", "+role", "+wait", "+waitaof"];
 
 /// The permissions in the error of a user that has none.
 async fn list_permissions(server: &RedisServer) -> Vec<String> {
