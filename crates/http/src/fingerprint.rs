@@ -1,4 +1,4 @@
-//! What of a request counts as its payload.
+//! The parts of a request that count as its payload.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -7,7 +7,7 @@ use hapax_core::runtime::Runtime;
 
 use crate::spread;
 
-/// What a runner does for a batch, on connections of its pool.
+/// The calls of a runner for a batch, on connections of its pool.
 pub(crate) trait RunTransactions<A, H> {
     /// Reads the rows of operations in a transaction of its own.
     fn read_rows(&self, operations: &[OperationId]) -> impl Future<Output = Result<Vec<FoundRow>, Fault>>;

@@ -41,7 +41,7 @@ async fn copies() {
     assert!(deposited.status == 201 && deposited.body.starts_with("bob 7: 00000000"), "{}", deposited.body);
     assert_eq!(deposit(&bank, &fields(4, 'f'), "bob 8").status, 422);
     assert_eq!(deposit(&bank, "", "bob 7").status, 400);
-    // What was refused is not recorded, so a corrected account is found.
+    // A refused call is not recorded, so a corrected account is found.
     assert_eq!(deposit(&bank, &fields(5, 'a'), "carol 7").status, 422);
     client.batch_execute("insert into account values ('carol', 0)").await.expect("the table is there");
     assert_eq!(deposit(&bank, &fields(5, 'a'), "carol 7").status, 201);

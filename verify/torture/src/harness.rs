@@ -1,4 +1,4 @@
-//! What the programs of the proofs share: their arguments for a report, a folder, a runtime, and the report.
+//! The parts that the programs of the proofs share: their arguments for a report, a folder, a runtime, and the report.
 
 use std::fmt::{Display, Write};
 use std::future::Future;

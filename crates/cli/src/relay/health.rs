@@ -96,7 +96,7 @@ impl RelayHealth {
         }
     }
 
-    /// What a trial to write has found. It counts as a finding, so that an alert tells of a full disk.
+    /// The finding of the last trial to write, so that an alert tells of a full disk.
     async fn trial_finding(&self) -> Option<Finding> {
         let reason = self.trial.failure(&self.checks).await?;
         Some(Finding { severity: Severity::Refuse, message: format!("the {RECORDS}: {reason}") })

@@ -46,7 +46,7 @@ impl MetricHistory {
     }
 }
 
-/// What was counted in a minute.
+/// The counts of a minute.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CountedMinute {
     pub(crate) begun: SystemTime,
@@ -114,7 +114,7 @@ pub(crate) struct CallTotals {
     pub(crate) replayed: u64,
     /// Nothing was applied, or a copy was turned away.
     pub(crate) refused: u64,
-    /// Nobody knows whether it was applied.
+    /// The outcome is unknown.
     pub(crate) unknown: u64,
 }
 

@@ -108,7 +108,7 @@ struct TunnelSides {
     room: Option<TunnelRoom>,
 }
 
-/// What a tunnel occupies until it ends.
+/// The room that a tunnel occupies until it ends.
 pub(crate) type TunnelRoom = Box<dyn Any + Send + Sync>;
 
 impl TunnelSlot {

@@ -1,4 +1,4 @@
-//! What counts as the same payload and as the same caller, and a change of either.
+//! The parts of a request that make the same payload and the same caller, and a change of either.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-/// What a copy of `POST /charges` with this key and these fields gets.
+/// The outcome of a `POST` with this key and these fields, in a word.
 async fn post(gateway: &Gateway, key: &str, target: &str, fields: &[(&str, &str)], body: &'static str) -> String {
     let request = Request::post(format!("http://{}{target}", gateway.public)).header("idempotency-key", key);
     let request = request.header("content-type", "application/json");

@@ -65,7 +65,7 @@ async fn a_relay_whose_database_is_full_is_not_ready_and_publishes_later() {
     let relay = RelayProcess::start(&["--database", &url(&shop), "--sink", &sink]).await;
     fill(&disk);
     let mut emitted = 0;
-    // What the file has in reserve takes some events.
+    // The free pages of the file take some events.
     until("the relay is not ready", async || {
         emitted += i64::from(emit(&mut database).is_ok());
         let (status, text) = relay.page("/readyz").await;

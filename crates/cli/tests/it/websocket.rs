@@ -68,7 +68,7 @@ impl EchoApi {
     }
 }
 
-/// What accepts the key of [`request`] (RFC 6455, 1.3).
+/// The field value that accepts the key of [`request`] (RFC 6455, 1.3).
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {

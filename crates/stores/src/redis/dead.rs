@@ -263,7 +263,7 @@ impl DeadLetterStore for RedisDeadLetters {
     }
 }
 
-/// What a script replied behind the number of its call.
+/// The reply of a script behind the number of its call.
 fn parts_of(reply: Value, number: &[u8; 8]) -> Result<Vec<Value>> {
     let Value::Array(mut parts) = reply else { return Err(value::unexpected_reply()) };
     if parts.is_empty() {

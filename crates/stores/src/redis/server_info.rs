@@ -102,7 +102,7 @@ impl<'a> ServerInfo<'a> {
         refusals.chain(self.warnings().into_iter().filter_map(to_finding(Severity::Warn))).collect()
     }
 
-    /// What does not fit the confirmation of writes that the URL demands.
+    /// The settings that do not fit the confirmation of writes which the URL demands.
     pub(super) fn findings_for(&self, confirmation: WriteConfirmation) -> Vec<Finding> {
         let (demanded, connected) = (u64::from(confirmation.replicas), self.number("connected_slaves"));
         let warn = |message| Finding { severity: Severity::Warn, message };

@@ -54,7 +54,7 @@ async fn select_permission(kind: RedisKind) {
     Operation::new("two").cycle(&*store(&secret(3))).await;
 }
 
-/// What only a user of another database, of a cluster, behind sentinels, or with `wait=` in the URL needs.
+/// Permissions that only a user of another database, of a cluster, behind sentinels, or with `wait=` in the URL needs.
 const ELSEWHERE: [&str; 6] = ["+select", "+cluster|slots", "+asking", "+role", "+wait", "+waitaof"];
 
 /// The permissions in the error of a user that has none.

@@ -233,7 +233,7 @@ pub(crate) struct LetterView {
     attempts: u32,
     /// The last error.
     cause: Option<String>,
-    /// What to do about it.
+    /// The next step of an operator, in words.
     advice: Option<String>,
     source: String,
     time: String,

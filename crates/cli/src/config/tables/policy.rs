@@ -158,7 +158,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
 pub(crate) struct Rules {
     pub(crate) policy: Policy,
     pub(crate) key: KeySource,
-    /// What a status of the API means.
+    /// The statuses of the API whose meaning the settings change.
     pub(crate) outcomes: StatusOutcomes,
     pub(crate) tenant: Tenant,
     pub(crate) fingerprint: RawFingerprint,
@@ -200,7 +200,7 @@ impl Rules {
     }
 }
 
-/// Reads what a status of the API means.
+/// Reads the meanings that settings give to statuses of the API.
 fn outcomes(values: &Values) -> Result<StatusOutcomes, anyhow::Error> {
     let mut outcomes = StatusOutcomes::default();
     let mut named: Vec<(u16, &str)> = Vec::new();
@@ -226,7 +226,7 @@ const STATUS_LISTS: &[(&str, AddStatuses)] = &[
     ("unknown", StatusOutcomes::unknown),
 ];
 
-/// Reads who owns a key.
+/// Reads the tenant: the caller, or another part of a request, that a key belongs to.
 ///
 /// # Errors
 /// If a rule is malformed, named twice, or does not go together with the others.

@@ -200,7 +200,7 @@ where
     }
 }
 
-/// What follows the requests of an HTTP/1 connection that had a field `Upgrade`.
+/// The end of an HTTP/1 connection on which a request had the field `Upgrade`.
 struct AfterHttp1 {
     ip: IpAddr,
     limits: Limits,

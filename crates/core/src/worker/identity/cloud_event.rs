@@ -59,7 +59,7 @@ impl EventData {
         json.map_or_else(|| Self::Bytes(data.to_vec()), Self::Json)
     }
 
-    /// What a fingerprint is computed of.
+    /// The two texts that the fingerprint is computed of: the form of the data, and the data.
     pub(super) fn parts(&self) -> [&[u8]; 2] {
         match self {
             Self::Json(json) => [b"json", json],

@@ -1,4 +1,4 @@
-//! What can be done about a failure.
+//! The fault that a failure of Spanner counts as.
 
 use std::error::Error as StdError;
 use std::fmt;

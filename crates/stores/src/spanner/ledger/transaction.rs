@@ -34,7 +34,7 @@ pub struct SpannerTransaction {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What is known of an open transaction.
+/// The state of an open transaction.
 pub(super) struct TransactionState {
     /// None after the end. Dropped, it ends the transaction.
     session: Option<LentSession>,

@@ -1,4 +1,4 @@
-//! What an operator does about a dead letter.
+//! The advice to an operator about a dead letter, by its reason.
 
 use hapax::broker::DeadReason;
 
